@@ -5832,10 +5832,9 @@ enum {
        product each (flux__conv_by_weight) */
     FLUX__ADDS_WINDOWS = 8,
     FLUX__LONG_PRODUCTS = 16,
-    FLUX__ATTENDS_HALVES = 32,            /* attention reads half formats, and sums in f32 */
     /* a product reads a convolution's windows of the image itself, without its padding
        (flux__find_gathers) and by 16 bytes of channels (flux__channels_lead) */
-    FLUX__READS_IMAGES = 64
+    FLUX__READS_IMAGES = 32
 };
 
 /* available and functional write to `why` why not; component gives in *known whether the back end
@@ -11628,11 +11627,11 @@ FLUX__END_LEAN
    one vector; FLUX__ATTENTION shows one of them and carries the gradient.
 
    Invariant: q, k and v are features x steps x batch, contiguous along features
-   (flux__packed), and float32 or float64; in half formats, too, where the back
-   end reads them (FLUX__ATTENDS_HALVES). Other dtypes are converted before. The
-   vector has the dtype of q, k and v. Behind the result y it holds each query's
-   maximum and the reciprocal of its sum, of half formats as float32, each in the
-   place of two elements (flux__attend_behind). A mask broadcasts to keys x queries
+   (flux__packed), and float32, float64 or of a half format, whose products are
+   summed in float32. Other dtypes are converted before. The vector has the dtype
+   of q, k and v. Behind the result y it holds each query's maximum and the
+   reciprocal of its sum, of half formats as float32, each in the place of two
+   elements (flux__attend_behind). A mask broadcasts to keys x queries
    x heads x batch: bool says what may be seen, any other dtype is added to the
    scores. Dropout's mask broadcasts likewise, and is applied after the softmax,
    whose sum is of all weights. The plain formula (flux__attend_formula) is recorded
@@ -11796,8 +11795,7 @@ static flux_tensor *flux__attention(const flux__attend *what) {
     flux_dtype t = flux__promote(flux__promote((flux_dtype)a.q->dtype, (flux_dtype)a.k->dtype),
                                  (flux_dtype)a.v->dtype);
     const flux_dtype own_dtype =
-        t == FLUX_F64 || (flux__is_half((int)t) &&
-                          flux__has_trait(a.q->device, FLUX__ATTENDS_HALVES)) ? t : FLUX_F32;
+        t == FLUX_F64 || flux__is_half((int)t) ? t : FLUX_F32;
     const flux_shape full = flux__score_shape(&a);
     flux_tensor **own[] = { &a.q, &a.k, &a.v }, **masks[] = { &a.extra, &a.keep };
     for (int i = 0; i < 3; i++)
@@ -30056,6 +30054,10 @@ FLUX__END_COLD
    stay in the second-level cache; products by flux__gemm, softmax by the loops
    of the instruction set.
 
+   Half formats are widened as a task reads them, and narrowed as it stores. By
+   AMX's tiles, bf16 is multiplied as it is, and a tile's probabilities and their
+   gradients are rounded to it before they are: the sums stay in f32.
+
    Invariant: a task is one tile of queries of one head and sample; in the
    gradient it is all tiles of a head and sample, one after the other, so that
    the sums for k and v have one order. Scores of a query are filled up to whole
@@ -30078,9 +30080,12 @@ typedef struct flux__attend_job {
     const flux__operand *o[FLUX__ATTEND_OPERANDS];
     char *out;
     int ctype, failed;
-    /* size: bytes of an element; d, dv: features of q and k, of v and y, of one head; tile:
-       queries a task takes at a time */
-    int64_t size, heads, d, dv, keys, queries, batch, tile;
+    int half;                             /* the dtype of q, k, v and y, if it is a half format, or
+                                             else -1 */
+    bool tiles;                           /* products go by AMX's tiles */
+    /* size, stored: bytes of an element of the compute type, and of q, k, v and y; d, dv: features
+       of q and k, of v and y, of one head; tile: queries a task takes at a time */
+    int64_t size, stored, heads, d, dv, keys, queries, batch, tile;
     bool causal;                          /* query i sees the keys 0 ... i + later */
     int64_t later;                        /* how many keys more than queries there are */
     double scale;
@@ -30091,10 +30096,14 @@ typedef struct flux__attend_part {        /* a tile of queries of one head and s
     /* the queries q0 ... q0+n-1, which see the keys 0 ... keys-1 at most */
     int64_t head, sample, q0, n, keys;
     int64_t ld;  /* leading dimension of s and ds: keys, filled up to whole vectors */
+    /* the features of all keys, and how many elements columns are apart: see flux__attend_taken */
+    const char *k, *v;
+    int64_t ldk, ldv;
     /* Scratch memory. q: d x n, contiguous: the queries, scaled. s, ds: keys x n, columns ld
-       apart: the scores, then the probabilities, and their gradient. column: as long as the
-       larger of ld and dv. */
-    char *q, *s, *ds, *column;
+       apart: the scores, then the probabilities, and their gradient; low: one of them in bf16.
+       column: as long as the larger of ld and dv. Of half formats, widened: wide, k and v; g,
+       dv x n; y, a result before it is narrowed, d or dv x n; sums, dk and dv of all keys. */
+    char *q, *s, *ds, *low, *column, *wide, *g, *y, *sums;
 } flux__attend_part;
 
 /* y[i] = a[i] op b[i] for n numbers of the job's compute type; sb 0: b is one number. */
@@ -30111,7 +30120,22 @@ static const char *flux__attend_at(const flux__attend_part *p, int i, int64_t st
     int64_t features = o->shape.dim[0] / p->j->heads;
     *ld = o->stride[1];
     return p->j->x[i] + (p->head * features + step * o->stride[1] + p->sample * o->stride[2]) *
-           p->j->size;
+           p->j->stored;
+}
+
+/* The same for `n` steps in the type that products take: of a half format, unless it goes by tiles,
+   widened to `memory`. */
+static const char *flux__attend_taken(const flux__attend_part *p, int i, int64_t step, int64_t n,
+                                      char *memory, int64_t *ld) {
+    const flux__attend_job *j = p->j;
+    const int64_t features = j->o[i]->shape.dim[0] / j->heads;
+    const char *x = flux__attend_at(p, i, step, ld);
+    if (j->half < 0 || j->tiles) return x;
+    for (int64_t c = 0; c < n; c++)
+        flux__load(j->ctype, memory + c * features * j->size, j->half, x + c * *ld * j->stored, 1,
+                   features);
+    *ld = features;
+    return memory;
 }
 
 /* The same of a result, (heads * features) x steps x samples, contiguous, that starts at
@@ -30119,16 +30143,25 @@ static const char *flux__attend_at(const flux__attend_part *p, int i, int64_t st
 static char *flux__attend_to(const flux__attend_part *p, int64_t from, int64_t features,
                              int64_t steps, int64_t step) {
     return p->j->out + (from + p->head * features +
-                        (p->sample * steps + step) * features * p->j->heads) * p->j->size;
+                        (p->sample * steps + step) * features * p->j->heads) * p->j->stored;
+}
+
+/* Stores n numbers of the compute type times `factor`, one number; `from` is changed. A result that
+   is not of a half format is there already. */
+static void flux__attend_put(const flux__attend_job *j, char *to, char *from, const char *factor,
+                             int64_t n) {
+    flux__attend_op(j, FLUX__OP_MUL, n, from, from, factor, 0);
+    if (j->half >= 0) flux__store(j->half, to, 1, j->ctype, from, n);
+    FLUX__ASSERT(j->half >= 0 || to == from);
 }
 
 /* The address of a query's two statistics behind the y of the forward kernel (`made`): its
    maximal score, and 1 / the sum of its exponentials. */
 static char *flux__attend_stats(const flux__attend_part *p, const char *made, int64_t query) {
     const flux__attend_job *j = p->j;
-    int64_t y = j->dv * j->heads * j->queries * j->batch;
-    return (char *)(intptr_t)made +
-           (y + ((p->sample * j->heads + p->head) * j->queries + query) * 2) * j->size;
+    const int64_t y = flux__attend_behind(j->dv * j->heads * j->queries * j->batch, j->half);
+    return (char *)(intptr_t)made + y * j->stored +
+           ((p->sample * j->heads + p->head) * j->queries + query) * 2 * j->size;
 }
 
 typedef struct flux__attend_sum {
@@ -30150,7 +30183,8 @@ static void flux__attend_add(void *ctx, int worker, int64_t i0, int64_t j0, int6
 }
 
 /* c = a b, or with `sum` c += a b. a: m x k with strides a_row, a_col; b: k x n with b_row,
-   b_col; c: m x n, columns contiguous and ldc apart. False: out of memory. */
+   b_col, both of the compute type or, by tiles, of bf16; c: m x n, columns contiguous and ldc
+   apart. False: out of memory. */
 static bool flux__attend_product(const flux__attend_job *j, int64_t m, int64_t n, int64_t k,
                                  const char *a, int64_t a_row, int64_t a_col, const char *b,
                                  int64_t b_row, int64_t b_col, char *c, int64_t ldc, bool sum) {
@@ -30160,6 +30194,7 @@ static bool flux__attend_product(const flux__attend_job *j, int64_t m, int64_t n
     g.m = m, g.n = n, g.k = k;
     g.a = a, g.a_row = a_row, g.a_col = a_col;
     g.b = b, g.b_row = b_row, g.b_col = b_col;
+    g.tiles = j->tiles;
     if (sum) g.epilogue = flux__attend_add, g.ctx = &s;
     else g.c = c, g.ldc = ldc;
     return flux__gemm(j->ctype == FLUX__F64C, &g) == 0;
@@ -30191,22 +30226,25 @@ static void flux__attend_dropout(const flux__attend_part *p, int64_t i, char *s,
 }
 
 /* Makes the scores of the part's queries before the softmax: p->q = scale * q (d x n), then
-   p->s = k' p->q (keys x n). If there is a mask or bias, the bias is added or masked scores
-   become minus infinity, and so do those that causality hides (without a mask flux__attend_exp
-   leaves these out). False: out of memory. */
+   p->s = k' p->q (keys x n); by tiles p->s = scale * k' q, for p->q would be rounded. If there is
+   a mask or bias, the bias is added or masked scores become minus infinity, and so do those that
+   causality hides (without a mask flux__attend_exp leaves these out). False: out of memory. */
 static bool flux__attend_logits(flux__attend_part *p) {
     const flux__attend_job *j = p->j;
     const flux__operand *o = j->o[FLUX__ATTEND_MASK];
     int64_t ld, size = j->size;
     char scale[8], none[8];
-    const char *q = flux__attend_at(p, FLUX__ATTEND_Q, p->q0, &ld);
+    const char *q = flux__attend_taken(p, FLUX__ATTEND_Q, p->q0, p->n, p->q, &ld);
     flux__set_number(j->ctype, scale, j->scale);
     flux__identity(j->ctype, FLUX__RED_MAX, none);
-    for (int64_t i = 0; i < p->n; i++)
+    for (int64_t i = 0; i < p->n && !j->tiles; i++)
         flux__attend_op(j, FLUX__OP_MUL, j->d, p->q + i * j->d * size, q + i * ld * size, scale, 0);
-    q = flux__attend_at(p, FLUX__ATTEND_K, 0, &ld);
-    if (!flux__attend_product(j, p->keys, p->n, j->d, q, ld, 1, p->q, 1, j->d, p->s, p->ld, false))
-        return false;
+    if (!j->tiles) q = p->q, ld = j->d;
+    if (!flux__attend_product(j, p->keys, p->n, j->d, p->k, p->ldk, 1, q, 1, ld, p->s, p->ld,
+                              false)) return false;
+    for (int64_t i = 0; i < p->n && j->tiles; i++)
+        flux__attend_op(j, FLUX__OP_MUL, p->keys, p->s + i * p->ld * size, p->s + i * p->ld * size,
+                        scale, 0);
     for (int64_t i = 0; i < p->n && o; i++) {
         char *s = p->s + i * p->ld * size;
         int64_t seen = p->q0 + i + 1 + j->later;
@@ -30247,12 +30285,20 @@ static double flux__attend_exp(const flux__attend_part *p, int64_t i, char *most
     return blind ? 0 : sum;
 }
 
+/* Scores as products take them: keys x n, columns ld apart; by tiles rounded to p->low. */
+static const char *flux__attend_scores(const flux__attend_part *p, const char *s) {
+    for (int64_t i = 0; i < p->n && p->j->tiles; i++)
+        flux__store(FLUX_BF16, p->low + i * p->ld * 2, 1, FLUX__F32C, s + i * p->ld * 4, p->keys);
+    return p->j->tiles ? p->low : s;
+}
+
 /* y = v p for the part's queries. v: dv x keys, p: keys x n, y: dv x n, columns of y heads * dv
    elements apart. p is divided by its sums only in y. Stores each query's statistics for the
    gradient. False: out of memory. */
 static bool flux__attend_forward(flux__attend_part *p) {
     const flux__attend_job *j = p->j;
-    int64_t size = j->size, ld, wide = j->dv * j->heads, n;
+    const int64_t size = j->size, wide = j->dv * j->heads, ld = j->half < 0 ? wide : j->dv;
+    int64_t n;
     if (!flux__attend_logits(p)) return false;
     for (int64_t i = 0; i < p->n; i++) {
         char *most = flux__attend_stats(p, j->out, p->q0 + i);
@@ -30261,13 +30307,11 @@ static bool flux__attend_forward(flux__attend_part *p) {
         if (j->o[FLUX__ATTEND_KEEP])
             flux__attend_dropout(p, i, p->s + i * p->ld * size, p->keys);
     }
-    const char *v = flux__attend_at(p, FLUX__ATTEND_V, 0, &ld);
-    char *y = flux__attend_to(p, 0, j->dv, j->queries, p->q0);
-    if (!flux__attend_product(j, j->dv, p->n, p->keys, v, 1, ld, p->s, 1, p->ld, y, wide, false))
-        return false;
-    for (int64_t i = 0; i < p->n; i++, y += wide * size)
-        flux__attend_op(j, FLUX__OP_MUL, j->dv, y, y,
-                        flux__attend_stats(p, j->out, p->q0 + i) + size, 0);
+    char *to = flux__attend_to(p, 0, j->dv, j->queries, p->q0), *y = j->half < 0 ? to : p->y;
+    if (!flux__attend_product(j, j->dv, p->n, p->keys, p->v, 1, p->ldv,
+                              flux__attend_scores(p, p->s), 1, p->ld, y, ld, false)) return false;
+    for (int64_t i = 0; i < p->n; i++, y += ld * size, to += wide * j->stored)
+        flux__attend_put(j, to, y, flux__attend_stats(p, j->out, p->q0 + i) + size, j->dv);
     return true;
 }
 
@@ -30282,8 +30326,10 @@ static void flux__attend_column(const flux__attend_part *p, int64_t i, const cha
          *most = flux__attend_stats(p, j->x[FLUX__ATTEND_MADE], p->q0 + i);
     const char *y = j->x[FLUX__ATTEND_MADE] +
                     (p->head * j->dv + (p->sample * j->queries + p->q0 + i) * j->dv * j->heads) *
-                    size;
+                    j->stored;
     flux__attend_exp(p, i, most, false, &n);   /* 0 if it sees no key: no gradient */
+    if (j->half >= 0) flux__load(j->ctype, p->y, j->half, y, 1, j->dv), y = p->y;
+    if (j->tiles) flux__load(j->ctype, p->column, j->half, g, 1, j->dv), g = p->column;
     flux__attend_op(j, FLUX__OP_MUL, j->dv, p->column, g, y, 1);
     flux__identity(j->ctype, FLUX__RED_SUM, sum);
     flux__reduce(j->ctype, FLUX__RED_SUM, sum, p->column, j->dv);
@@ -30295,34 +30341,74 @@ static void flux__attend_column(const flux__attend_part *p, int64_t i, const cha
 }
 
 /* The gradient of the part's queries: dq (d x n), and what they add to dk (d x keys) and dv (dv
-   x keys); all have columns that are heads * (d or dv) elements apart. dp = v'g, dv += g p', dk
-   += q ds', dq = k ds, with q scaled before and dq scaled after. False: out of memory. */
+   x keys); all have columns that are heads * (d or dv) elements apart, or of half formats p->sums
+   has dk and dv. dp = v'g, dv += g p', dk += q ds', dq = k ds, with q scaled before (by tiles
+   flux__attend_narrow scales dk) and dq scaled after. False: out of memory. */
 static bool flux__attend_backward(flux__attend_part *p) {
     const flux__attend_job *j = p->j;
-    int64_t size = j->size, ldv, ldk, ldg, dk = j->d * j->heads * j->queries * j->batch,
-            dv = dk + j->d * j->heads * j->keys * j->batch;
-    const char *k = flux__attend_at(p, FLUX__ATTEND_K, 0, &ldk),
-               *v = flux__attend_at(p, FLUX__ATTEND_V, 0, &ldv),
-               *g = flux__attend_at(p, FLUX__ATTEND_G, p->q0, &ldg);
-    char scale[8], *dq = flux__attend_to(p, 0, j->d, j->queries, p->q0);
+    const bool half = j->half >= 0;
+    const int64_t size = j->size, wide = j->d * j->heads, ld = half ? j->d : wide,
+                  stored = j->tiles ? j->stored : size;
+    int64_t ldg, ldq = j->d;
+    const char *g = flux__attend_taken(p, FLUX__ATTEND_G, p->q0, p->n, p->g, &ldg),
+               *q = j->tiles ? flux__attend_at(p, FLUX__ATTEND_Q, p->q0, &ldq) : p->q;
+    char scale[8], *to = flux__attend_to(p, 0, j->d, j->queries, p->q0), *dq = half ? p->y : to,
+         *dk = p->sums, *dv = p->sums + j->d * j->keys * size;
+    if (!half) {
+        const int64_t from = wide * j->queries * j->batch, then = from + wide * j->keys * j->batch;
+        dk = flux__attend_to(p, from, j->d, j->keys, 0);
+        dv = flux__attend_to(p, then, j->dv, j->keys, 0);
+    }
     flux__set_number(j->ctype, scale, j->scale);
     if (!flux__attend_logits(p) ||
-        !flux__attend_product(j, p->keys, p->n, j->dv, v, ldv, 1, g, 1, ldg, p->ds, p->ld, false))
+        !flux__attend_product(j, p->keys, p->n, j->dv, p->v, p->ldv, 1, g, 1, ldg, p->ds, p->ld,
+                              false)) return false;
+    for (int64_t i = 0; i < p->n; i++) flux__attend_column(p, i, g + i * ldg * stored);
+    const bool sum = p->q0 > 0;           /* dk and dv of keys that the first tile does not see
+                                             hold zeros */
+    const char *s = flux__attend_scores(p, p->s);
+    if (!flux__attend_product(j, j->dv, p->keys, p->n, g, 1, ldg, s, p->ld, 1, dv,
+                              half ? j->dv : j->dv * j->heads, sum)) return false;
+    s = flux__attend_scores(p, p->ds);
+    if (!flux__attend_product(j, j->d, p->keys, p->n, q, 1, ldq, s, p->ld, 1, dk, ld, sum) ||
+        !flux__attend_product(j, j->d, p->n, p->keys, p->k, 1, p->ldk, s, 1, p->ld, dq, ld, false))
         return false;
-    for (int64_t i = 0; i < p->n; i++) flux__attend_column(p, i, g + i * ldg * size);
-    /* dk and dv hold zeros: the first tile stores if it sees all keys, and adds otherwise */
-    bool sum = p->q0 > 0 || p->keys < j->keys;
-    bool ok = flux__attend_product(j, j->dv, p->keys, p->n, g, 1, ldg, p->s, p->ld, 1,
-                                   flux__attend_to(p, dv, j->dv, j->keys, 0), j->dv * j->heads,
-                                   sum) &&
-              flux__attend_product(j, j->d, p->keys, p->n, p->q, 1, j->d, p->ds, p->ld, 1,
-                                   flux__attend_to(p, dk, j->d, j->keys, 0), j->d * j->heads,
-                                   sum) &&
-              flux__attend_product(j, j->d, p->n, p->keys, k, 1, ldk, p->ds, 1, p->ld, dq,
-                                   j->d * j->heads, false);
-    for (int64_t i = 0; i < p->n && ok; i++, dq += j->d * j->heads * size)
-        flux__attend_op(j, FLUX__OP_MUL, j->d, dq, dq, scale, 0);
-    return ok;
+    for (int64_t i = 0; i < p->n; i++, dq += ld * size, to += wide * j->stored)
+        flux__attend_put(j, to, dq, scale, j->d);
+    return true;
+}
+
+/* Stores p->sums, the gradients by a head's keys and values, in the half format. */
+static void flux__attend_narrow(const flux__attend_part *p) {
+    const flux__attend_job *j = p->j;
+    const int64_t from = j->d * j->heads * j->queries * j->batch,
+                  then = from + j->d * j->heads * j->keys * j->batch;
+    char one[8], scale[8], *dk = p->sums, *dv = dk + j->d * j->keys * j->size;
+    flux__set_number(j->ctype, one, 1);
+    flux__set_number(j->ctype, scale, j->tiles ? j->scale : 1);
+    for (int64_t i = 0; i < j->keys; i++, dk += j->d * j->size, dv += j->dv * j->size) {
+        flux__attend_put(j, flux__attend_to(p, from, j->d, j->keys, i), dk, scale, j->d);
+        flux__attend_put(j, flux__attend_to(p, then, j->dv, j->keys, i), dv, one, j->dv);
+    }
+}
+
+/* Gives a part its scratch memory, or with memory NULL only finds out how many bytes it takes. */
+static int64_t flux__attend_memory(flux__attend_part *p, bool back, char *memory) {
+    const flux__attend_job *j = p->j;
+    const bool half = j->half >= 0, widens = half && !j->tiles;
+    const int64_t ld = flux__gemm_up(j->keys, 16), all = (j->d + j->dv) * j->keys,
+                  most = j->d > j->dv ? j->d : j->dv;
+    struct { char **at; int64_t n; } parts[] = {
+        { &p->s, j->tile * ld }, { &p->ds, back ? j->tile * ld : 0 }, { &p->q, j->tile * j->d },
+        { &p->column, ld > j->dv ? ld : j->dv }, { &p->low, j->tiles ? j->tile * ld / 2 : 0 },
+        { &p->wide, widens ? all : 0 }, { &p->g, widens && back ? j->tile * j->dv : 0 },
+        { &p->y, half ? j->tile * most : 0 }, { &p->sums, half && back ? all : 0 } };
+    int64_t bytes = 0;
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        if (memory) *parts[i].at = memory + bytes;
+        bytes += flux__gemm_up(parts[i].n * j->size, 64);
+    }
+    return bytes;
 }
 
 /* Runs one task: one tile of queries of one head and sample; in the gradient all tiles of it
@@ -30333,17 +30419,17 @@ static void flux__attend_task(void *ctx, int64_t task) {
     bool back = j->o[FLUX__ATTEND_G] != NULL, ok = true;
     int64_t tiles = (j->queries + j->tile - 1) / j->tile, from = back ? 0 : task % tiles,
             to = back ? tiles : from + 1, unit = back ? task : task / tiles;
-    int64_t ld = flux__gemm_up(j->keys, 16), column = ld > j->dv ? ld : j->dv,
-            scores = j->tile * ld;
-    int64_t queries = flux__gemm_up(j->tile * j->d, 16),
-            capacity = queries + scores * (back ? 2 : 1) + column;
-    flux__attend_part p = { j, unit % j->heads, unit / j->heads, 0, 0, 0, 0, NULL, NULL, NULL,
-                            NULL };
-    p.s = (char *)flux__scratch((size_t)(capacity * j->size));
-    p.ds = p.s ? p.s + (back ? scores * j->size : 0) : NULL;
-    p.q = p.s ? p.ds + scores * j->size : NULL;
-    p.column = p.s ? p.q + queries * j->size : NULL;
-    for (int64_t t = from; t < to && p.s && ok; t++) {
+    FLUX__ZEROED(flux__attend_part, p);
+    p.j = j, p.head = unit % j->heads, p.sample = unit / j->heads;
+    char *memory = (char *)flux__scratch((size_t)flux__attend_memory(&p, back, NULL));
+    if (memory) {
+        flux__attend_memory(&p, back, memory);
+        p.k = flux__attend_taken(&p, FLUX__ATTEND_K, 0, j->keys, p.wide, &p.ldk);
+        p.v = flux__attend_taken(&p, FLUX__ATTEND_V, 0, j->keys, p.wide + j->d * j->keys * j->size,
+                                 &p.ldv);
+        if (back && j->half >= 0) memset(p.sums, 0, (size_t)((j->d + j->dv) * j->keys * j->size));
+    }
+    for (int64_t t = from; t < to && memory && ok; t++) {
         p.q0 = t * j->tile;
         p.n = j->queries - p.q0 < j->tile ? j->queries - p.q0 : j->tile;
         const int64_t reach = p.q0 + p.n + j->later;
@@ -30351,8 +30437,9 @@ static void flux__attend_task(void *ctx, int64_t task) {
         p.ld = flux__gemm_up(p.keys, 16);
         ok = back ? flux__attend_backward(&p) : flux__attend_forward(&p);
     }
-    if (!p.s || !ok) flux__atomic_store32(&j->failed, 1);
-    flux__scratch_done(p.s);
+    if (!memory || !ok) flux__atomic_store32(&j->failed, 1);
+    else if (back && j->half >= 0) flux__attend_narrow(&p);
+    flux__scratch_done(memory);
 }
 
 /* Runs an attention kernel, forward or gradient: fills the job from the kernel's operands and
@@ -30369,6 +30456,8 @@ static int flux__run_attend(flux__run *run, flux__kernel *k) {
     }
     j.k = k, j.out = (char *)run->ptr[run->plan->nleaf + k->node];
     j.ctype = flux__class_of(t->dtype), j.size = (int64_t)flux__class_size[j.ctype];
+    j.half = flux__is_half(t->dtype) ? t->dtype : -1;
+    j.stored = (int64_t)flux__dtypes[t->dtype].size;
     j.heads = t->arg.i[0], j.causal = t->arg.i[1] != 0;
     const flux_shape *q = &j.o[FLUX__ATTEND_Q]->shape, *v = &j.o[FLUX__ATTEND_V]->shape;
     j.d = q->dim[0] / j.heads, j.dv = v->dim[0] / j.heads;
@@ -30380,7 +30469,10 @@ static int flux__run_attend(flux__run *run, flux__kernel *k) {
                             j.causal ? FLUX__ATTEND_CAUSAL_TILE : FLUX__ATTEND_TILE);
     if (j.tile < 32) j.tile = 32;
     j.tile = flux__gemm_split(j.queries, (j.queries + j.tile - 1) / j.tile, 4);
-    if (back)
+    const int64_t few = flux__gemm_min(j.d, j.dv), queries = flux__gemm_min(j.tile, j.queries);
+    j.tiles = j.half == FLUX_BF16 && flux__amx_wants(j.keys, queries, few) &&
+              flux__amx_wants(few, queries, j.keys);
+    if (back && j.half < 0)
         memset(j.out + t->in[0]->dim[0] * j.queries * j.batch * j.size, 0,
                (size_t)((j.d + j.dv) * j.heads * j.keys * j.batch * j.size));
     flux__parallel(j.heads * j.batch * (back ? 1 : (j.queries + j.tile - 1) / j.tile),
@@ -37920,7 +38012,7 @@ static int flux__##x##_fill(int id, void *dst, size_t n, size_t unit, flux__fill
     return flux__gpu_fill(B, id, dst, n, unit, put, ctx);                                                                        \
 }                                                                                                                                \
 static int flux__##x##_stream(int id, void **stream, bool set) { return flux__gpu_stream(B, id, stream, set); }
-#define FLUX__GPU_ROW(x, name) { name, FLUX__COMPILES | FLUX__ATTENDS_HALVES | FLUX__READS_IMAGES,                             \
+#define FLUX__GPU_ROW(x, name) { name, FLUX__COMPILES | FLUX__READS_IMAGES,                                                    \
     flux__##x##_available, flux__##x##_functional, flux__##x##_count, flux__##x##_name,                                          \
     flux__##x##_component, flux__##x##_alloc, flux__##x##_free, flux__##x##_upload, flux__##x##_download, flux__##x##_copy,      \
     flux__##x##_wait, flux__##x##_memory, flux__gpu_ready, flux__gpu_run, flux__gpu_kernel_drop, flux__##x##_fill, flux__##x##_stream }

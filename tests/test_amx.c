@@ -221,6 +221,40 @@ TEST(gradients_go_by_tiles) {
     CHECK(worst(flux_transpose(w), g, flux_grad(d, x)) <= 1);
 }
 
+/* Attention in bf16, and its gradients, beside float32's of the same numbers: whole tiles of queries, keys and features and cut ones,
+   several tiles, two kinds of mask; the same on any number of threads. */
+TEST(attention_goes_by_tiles) {
+    static const struct { int64_t d, dv, heads, queries, keys; bool causal, mask, tiles; } cases[] = {
+        { 64, 64, 2, 150, 150, true, false, true }, { 40, 72, 1, 33, 90, false, true, true }, { 32, 32, 2, 64, 65, false, false, true },
+        { 64, 32, 1, 45, 333, true, false, true },  { 64, 64, 1, 3, 90, false, false, false }, { 24, 64, 1, 45, 90, false, false, false } };
+    flux_seed(9);
+    for (int i = 0; i < 6; i++) FLUX_SCOPE {
+        const int64_t heads = cases[i].heads, queries = cases[i].queries, keys = cases[i].keys;
+        flux_tensor *x[3] = { flux_randn(cases[i].d * heads, queries, 2), flux_randn(cases[i].d * heads, keys, 2), flux_randn(cases[i].dv * heads, keys, 2) };
+        flux_tensor *g = flux_eval(flux_to_dtype(flux_randn(cases[i].dv * heads, queries, 2), FLUX_BF16)), *all[2][4], *again[4] = { NULL };
+        flux_tensor *mask = cases[i].mask ? flux_eval(flux_gt(flux_rand(keys, queries), 0.4)) : NULL;
+        for (int k = 0; k < 3; k++) x[k] = flux_eval(flux_to_dtype(x[k], FLUX_BF16));
+        for (int wide = 0; wide < 3; wide++) {
+            flux_tensor *y[3], **to = wide < 2 ? all[wide] : again;
+            for (int k = 0; k < 3; k++) y[k] = wide == 1 ? flux_eval(flux_to_dtype(x[k], FLUX_F32)) : x[k];
+            flux_threads(wide < 2 ? 1 : 3);
+            tiles_used = 0;
+            flux_tensor *out = flux_nth(flux_dot_product_attention(y[0], y[1], y[2], .nheads = (int)heads, .mask = mask, .causal = cases[i].causal), 0);
+            flux_grads *d = flux_gradient(flux_sum(flux_mul(out, g)), y[0], y[1], y[2]);
+            to[0] = flux_eval(out);
+            CHECK(flux__eager() || tiles_used == (wide != 1 && cases[i].tiles));
+            for (int k = 0; k < 3; k++) to[k + 1] = flux_eval(flux_grad(d, y[k]));
+        }
+        for (int k = 0; k < 4; k++) {
+            flux_tensor *apart = flux_abs(flux_sub(flux_to_dtype(all[0][k], FLUX_F32), all[1][k]));
+            const double most = flux_item(flux_max(flux_abs(all[1][k])));
+            CHECK_NEAR(flux_item(flux_max(apart)) / most, 0, 1.2e-2);
+            CHECK(same(all[0][k], again[k]));
+        }
+    }
+    flux_threads(0);
+}
+
 /* Of a convolution the windows are collected part by part. */
 TEST(convolutions_go_by_tiles) {
     int by_tiles = 0;

@@ -43,10 +43,9 @@ enum {
        product each (flux__conv_by_weight) */
     FLUX__ADDS_WINDOWS = 8,
     FLUX__LONG_PRODUCTS = 16,
-    FLUX__ATTENDS_HALVES = 32,            /* attention reads half formats, and sums in f32 */
     /* a product reads a convolution's windows of the image itself, without its padding
        (flux__find_gathers) and by 16 bytes of channels (flux__channels_lead) */
-    FLUX__READS_IMAGES = 64
+    FLUX__READS_IMAGES = 32
 };
 
 /* available and functional write to `why` why not; component gives in *known whether the back end

@@ -111,7 +111,7 @@ static int flux__##x##_fill(int id, void *dst, size_t n, size_t unit, flux__fill
     return flux__gpu_fill(B, id, dst, n, unit, put, ctx);                                                                        \
 }                                                                                                                                \
 static int flux__##x##_stream(int id, void **stream, bool set) { return flux__gpu_stream(B, id, stream, set); }
-#define FLUX__GPU_ROW(x, name) { name, FLUX__COMPILES | FLUX__ATTENDS_HALVES | FLUX__READS_IMAGES,                             \
+#define FLUX__GPU_ROW(x, name) { name, FLUX__COMPILES | FLUX__READS_IMAGES,                                                    \
     flux__##x##_available, flux__##x##_functional, flux__##x##_count, flux__##x##_name,                                          \
     flux__##x##_component, flux__##x##_alloc, flux__##x##_free, flux__##x##_upload, flux__##x##_download, flux__##x##_copy,      \
     flux__##x##_wait, flux__##x##_memory, flux__gpu_ready, flux__gpu_run, flux__gpu_kernel_drop, flux__##x##_fill, flux__##x##_stream }

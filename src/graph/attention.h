@@ -1,7 +1,6 @@
 #ifndef FLUX__GRAPH_ATTENTION_H
 #define FLUX__GRAPH_ATTENTION_H
 #include "../base/platform.h"
-#include "../base/backend.h"
 #include "../base/dtypes.h"
 #include "nodes.h"
 #include "elementwise.h"
@@ -17,11 +16,11 @@
    one vector; FLUX__ATTENTION shows one of them and carries the gradient.
 
    Invariant: q, k and v are features x steps x batch, contiguous along features
-   (flux__packed), and float32 or float64; in half formats, too, where the back
-   end reads them (FLUX__ATTENDS_HALVES). Other dtypes are converted before. The
-   vector has the dtype of q, k and v. Behind the result y it holds each query's
-   maximum and the reciprocal of its sum, of half formats as float32, each in the
-   place of two elements (flux__attend_behind). A mask broadcasts to keys x queries
+   (flux__packed), and float32, float64 or of a half format, whose products are
+   summed in float32. Other dtypes are converted before. The vector has the dtype
+   of q, k and v. Behind the result y it holds each query's maximum and the
+   reciprocal of its sum, of half formats as float32, each in the place of two
+   elements (flux__attend_behind). A mask broadcasts to keys x queries
    x heads x batch: bool says what may be seen, any other dtype is added to the
    scores. Dropout's mask broadcasts likewise, and is applied after the softmax,
    whose sum is of all weights. The plain formula (flux__attend_formula) is recorded
@@ -185,8 +184,7 @@ static flux_tensor *flux__attention(const flux__attend *what) {
     flux_dtype t = flux__promote(flux__promote((flux_dtype)a.q->dtype, (flux_dtype)a.k->dtype),
                                  (flux_dtype)a.v->dtype);
     const flux_dtype own_dtype =
-        t == FLUX_F64 || (flux__is_half((int)t) &&
-                          flux__has_trait(a.q->device, FLUX__ATTENDS_HALVES)) ? t : FLUX_F32;
+        t == FLUX_F64 || flux__is_half((int)t) ? t : FLUX_F32;
     const flux_shape full = flux__score_shape(&a);
     flux_tensor **own[] = { &a.q, &a.k, &a.v }, **masks[] = { &a.extra, &a.keep };
     for (int i = 0; i < 3; i++)
