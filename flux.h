@@ -14696,8 +14696,11 @@ static void flux__find_gathers(flux__planner *p) {
         const bool plain = x->dtype == t->dtype && flux__dtypes[t->dtype].real &&
                            x->base->op != FLUX__NUMBER;
         bool chained = flux__is_gather(p, x->base);
+        int first = 0;
+        while (first < x->ndim - 1 && x->dim[first] == 1) first++;
         /* rows are contiguous: packing reads them as fast as it would read a copy */
-        bool along = x->stride[0] == 1 && flux__has_trait(t->device, FLUX__GATHERS_ROWS);
+        bool along = x->ndim && x->stride[first] == 1 &&
+                     flux__has_trait(t->device, FLUX__GATHERS_ROWS);
         p->gather[i] = plain && !chained && (along || flux__size(t) > flux__size(x->base));
     }
     for (int i = 0; i < p->n && p->g->copies; i++)
@@ -29121,6 +29124,18 @@ static void flux__depthwise_gradient_task(void *ctx, int64_t task) {
     flux__scratch_done(memory);
 }
 
+/* Whether an operand's matrices along the product's dim 2, the channels, lie one step apart: that
+   dim may be several of a copy that is never made. */
+static bool flux__even_channels(const flux__matrix *m) {
+    int64_t next = 0;
+    for (int d = 0; m->o.gather && d < m->o.shape.ndim; d++) {
+        if (m->o.owner[d] != 2 || m->o.shape.dim[d] == 1) continue;
+        if (next && m->o.stride[d] != next) return false;
+        next = m->o.stride[d] * m->o.shape.dim[d];
+    }
+    return true;
+}
+
 /* Runs a product whose batches are gradients of a depthwise convolution's channels by their taps.
    False, and nothing is done: they are not. */
 static bool flux__run_depthwise_gradient(flux__products *p) {
@@ -29129,6 +29144,7 @@ static bool flux__run_depthwise_gradient(flux__products *p) {
     flux__gemm_plan plan;
     d->taps = p->g.m, d->points = p->g.k;
     if (d->points < 1 || (!p->b.o.gather && p->g.b_row != 1) ||
+        !flux__even_channels(&p->a) || !flux__even_channels(&p->b) ||
         !flux__depthwise_plan(d, &p->a.map[1], &p->a.map[0], p->b.o.gather ? p->b.map : NULL))
         return false;
     flux__gemm_plan_for(&plan, false, &p->g);

@@ -892,6 +892,47 @@ TEST(a_product_is_the_same_of_a_copy_that_is_stored) {
     }
 }
 
+/* A tensor of these three dims, each of several of a view whose dims lie in any order in memory. */
+static flux_tensor *of_many_dims(const int *parts, const int64_t *part, flux_dtype t) {
+    int64_t whole[3] = { 1, 1, 1 };
+    flux_shape stored = { 0, { 0 } }, order = stored;
+    for (int d = 0; d < 3; d++)
+        for (int i = 0; i < parts[d]; i++) whole[d] *= part[order.ndim], order.dim[order.ndim] = order.ndim, order.ndim++;
+    for (int i = order.ndim - 1; i > 0; i--) {
+        const int j = dice(3) ? (int)dice(i + 1) : i;
+        const int64_t was = order.dim[i];
+        order.dim[i] = order.dim[j], order.dim[j] = was;
+    }
+    stored.ndim = order.ndim;
+    for (int i = 0; i < order.ndim; i++) stored.dim[order.dim[i]] = part[i];
+    return flux_reshape(flux_permute_with(flux_eval(flux_randn_with(stored, t)), order), whole[0], whole[1], whole[2]);
+}
+/* a b in float64, by sums of products of their elements. */
+static flux_tensor *plain_product(flux_tensor *a, flux_tensor *b) {
+    const int64_t m = flux_dim(a, 0), k = flux_dim(a, 1), n = flux_dim(b, 1), batch = flux_dim(a, 2);
+    a = flux_reshape(flux_eval(flux_permute(flux_eval(flux_to_dtype(a, FLUX_F64)), 1, 0, 2)), k, m, 1, batch);
+    b = flux_reshape(flux_eval(flux_to_dtype(b, FLUX_F64)), k, 1, n, batch);
+    return flux_reshape(flux_sum(flux_mul(a, b), 0), m, n, batch);
+}
+/* Products of such, with few columns or many, which read a copy that is never made: as of the copy that is stored, to the bit. */
+TEST(products_of_views_of_many_dims) {
+    const int n = test_device.backend ? 60 : 1500;
+    for (int i = 0; i < n; i++) FLUX_SCOPE {
+        const flux_dtype t = dice(3) ? FLUX_F32 : dice(2) ? FLUX_BF16 : FLUX_F64;
+        const int parts[2][3] = { { 1 + (int)dice(3), 1 + (int)dice(2), 1 + (int)dice(3) }, { 1, parts[0][1], parts[0][2] } };
+        int64_t part[2][8];
+        for (int k = 0; k < 8; k++) part[0][k] = 1 + (int64_t)dice(5);
+        part[1][0] = dice(2) ? 1 : 1 + (int64_t)dice(6);
+        for (int k = parts[0][0]; k < 8; k++) part[1][k - parts[0][0] + 1] = part[0][k];
+        flux_tensor *a = of_many_dims(parts[0], part[0], t), *w = of_many_dims(parts[1], part[1], t), *b = flux_permute(w, 1, 0, 2);
+        if (dice(2)) b = flux_eval(b);
+        flux_tensor *read = flux_eval(flux_matmul(a, b)), *far = flux_sub(flux_to_dtype(read, FLUX_F64), plain_product(a, b));
+        flux_eval(a), flux_eval(w);
+        if (!CHECK(same_elements(read, flux_matmul(a, b)) && flux_item(flux_max(flux_abs(far))) < (t == FLUX_BF16 ? 0.3 : 2e-5)))
+            fprintf(stderr, "    product %d\n", i);
+    }
+}
+
 /* ------------------------------------------------------------------ plans */
 
 /* What random graphs are planned as is what it was, by count: a fusion that is lost shows in no value. Where a change of the

@@ -13,6 +13,7 @@
 #include "run.h"
 #include "whole.h"
 #include "products.h"
+#include "product_operands.h"
 #include "product_batches.h"
 
 /* ---------------------------------------------------------------------- cpu/thin_products.h
@@ -175,6 +176,18 @@ static void flux__depthwise_gradient_task(void *ctx, int64_t task) {
     flux__scratch_done(memory);
 }
 
+/* Whether an operand's matrices along the product's dim 2, the channels, lie one step apart: that
+   dim may be several of a copy that is never made. */
+static bool flux__even_channels(const flux__matrix *m) {
+    int64_t next = 0;
+    for (int d = 0; m->o.gather && d < m->o.shape.ndim; d++) {
+        if (m->o.owner[d] != 2 || m->o.shape.dim[d] == 1) continue;
+        if (next && m->o.stride[d] != next) return false;
+        next = m->o.stride[d] * m->o.shape.dim[d];
+    }
+    return true;
+}
+
 /* Runs a product whose batches are gradients of a depthwise convolution's channels by their taps.
    False, and nothing is done: they are not. */
 static bool flux__run_depthwise_gradient(flux__products *p) {
@@ -183,6 +196,7 @@ static bool flux__run_depthwise_gradient(flux__products *p) {
     flux__gemm_plan plan;
     d->taps = p->g.m, d->points = p->g.k;
     if (d->points < 1 || (!p->b.o.gather && p->g.b_row != 1) ||
+        !flux__even_channels(&p->a) || !flux__even_channels(&p->b) ||
         !flux__depthwise_plan(d, &p->a.map[1], &p->a.map[0], p->b.o.gather ? p->b.map : NULL))
         return false;
     flux__gemm_plan_for(&plan, false, &p->g);

@@ -139,8 +139,11 @@ static void flux__find_gathers(flux__planner *p) {
         const bool plain = x->dtype == t->dtype && flux__dtypes[t->dtype].real &&
                            x->base->op != FLUX__NUMBER;
         bool chained = flux__is_gather(p, x->base);
+        int first = 0;
+        while (first < x->ndim - 1 && x->dim[first] == 1) first++;
         /* rows are contiguous: packing reads them as fast as it would read a copy */
-        bool along = x->stride[0] == 1 && flux__has_trait(t->device, FLUX__GATHERS_ROWS);
+        bool along = x->ndim && x->stride[first] == 1 &&
+                     flux__has_trait(t->device, FLUX__GATHERS_ROWS);
         p->gather[i] = plain && !chained && (along || flux__size(t) > flux__size(x->base));
     }
     for (int i = 0; i < p->n && p->g->copies; i++)
