@@ -12066,12 +12066,16 @@ static bool flux__value_again(int op) {
 }
 
 /* How many operands of t a gradient may look at: none if FLUX_NOGRAD recorded t, whether t has
-   been computed or not, since another thread that computes t releases them. */
-static int flux__behind(const flux_tensor *t) { return t->flags & FLUX__FIXED ? 0 : t->nin; }
+   been computed or not, since another thread that computes t releases them; none if t is detached,
+   which it has no operand for if what it is detached from had been computed. */
+static int flux__behind(const flux_tensor *t) {
+    return t->flags & FLUX__FIXED || t->op == FLUX__DETACH ? 0 : t->nin;
+}
 
 /* An operand x as a gradient takes it: in float32 if wide and x is of a half format. An x that a
    formula widened is widened anew: kernels of the gradient then read the half format itself, else
-   the forward pass would store for them what it has only widened. */
+   the forward pass would store for them what it has only widened. So it is if x has been stored,
+   too: what is recorded depends on no look. */
 static flux_tensor *flux__operand_again(flux_tensor *x, bool wide) {
     if (wide && flux__is_half(x->dtype)) {
         if (!(x->flags & FLUX__SEED)) return flux__widened(x);
@@ -12080,8 +12084,7 @@ static flux_tensor *flux__operand_again(flux_tensor *x, bool wide) {
         if (one) one->flags |= FLUX__SEED;
         return one ? flux__done(one) : NULL;
     }
-    const bool pending = !flux__see_buffer(&x->buf) && flux__behind(x);
-    return x->flags & FLUX__WIDENED && pending ? flux__widened(x->in[0]) : x;
+    return x->flags & FLUX__WIDENED && flux__behind(x) ? flux__widened(x->in[0]) : x;
 }
 
 /* g summed over the dims along which x was broadcast to g's shape. */
