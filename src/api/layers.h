@@ -504,7 +504,7 @@ FLUX_API flux_layer *flux_groupnorm_with(flux_groupnorm_opts o);
     flux_instancenorm_with(FLUX__OPTS(flux_norm_opts, __VA_ARGS__))
 #define flux_groupnorm(...) \
     /* Normalises a group of channels in one sample: flux_groupnorm(8, 2) has 2 groups of 4
-       channels. */ \
+       channels. x has 1 to 3 spatial dims, then channels and batch. */ \
     flux_groupnorm_with(FLUX__OPTS(flux_groupnorm_opts, __VA_ARGS__))
 
 typedef struct flux_weightnorm_opts {

@@ -8,8 +8,9 @@
    not fit are an error, and so are tuples and operands on two devices. The dtype is the wider of
    the operands' (float over int over bool; f16 with bf16 gives f32). In the calls of two operands,
    a plain number may stand for either one and takes the other's dtype; until then it is a double,
-   and so is a result of numbers only. Comparisons give bool. Functions whose value is not an
-   integer (flux_sqrt, flux_exp, ...) turn integers into float32.
+   and so is a result of numbers only. Comparisons give bool, arithmetic of bools gives int32.
+   Functions whose value is not an integer (flux_sqrt, flux_exp, ...) turn integers into float32; a
+   negative power of an integer is 0, unless that is 1 or -1.
 
    On f16 and bf16, whatever consists of several operations or scales a sum (activations, means,
    variances, norms, softmax, pools, losses) computes in float32 and rounds once, at its end. So do
@@ -406,7 +407,10 @@ FLUX_API flux_tensor *flux_einsum_with(const char *formula, int n, flux_tensor *
     /* Einstein's sum of tensors: flux_einsum("ik,kj->ij", a, b) is a matrix product. */ \
     flux_einsum_with(formula, FLUX__NARG(__VA_ARGS__), FLUX__TENSORS(__VA_ARGS__))
 #define FLUX__SAME INT64_MIN
-#define FLUX_SAMEPAD /* pads so that size becomes ceil(size/stride) */ FLUX_SHAPE(FLUX__SAME)
+#define FLUX_SAMEPAD \
+    /* Pads so that size becomes ceil(size/stride): by dilation (window-1) in all, one more before
+       than behind if that is odd. */ \
+    FLUX_SHAPE(FLUX__SAME)
 /* The options of a convolution with 1 to 3 spatial dimensions:
      x                          w (x h (x d)) x channels in x batch
      weight                     window (1 to 3 dimensions) x in/groups x out
