@@ -315,11 +315,9 @@
                 profile plans looking update
      cpu/       loops float64 float32 vectors casts reductions random gemm_kernels gemm_pack
                 gemm_tasks gemm_panels gemm_amx gemm_plan depthwise conv_direct backend transfers blocks
-                run products
-                winograd winograd_gradient conv_amx conv_amx_gradient product_operands rows chains
-                whole windows pooling ready kept_operands product_batches thin_products half_products
-                padding shared_operands attention sorting
-                interpolation calls
+                run products winograd winograd_gradient rows chains conv_amx conv_amx_gradient
+                product_operands whole windows pooling ready kept_operands product_batches thin_products
+                half_products padding shared_operands attention sorting interpolation calls
      gpu/       kernels devices copies launch vectors fused tiles gemm gemm_fma gemm_wgmma
                 gemm_planes gemm_mma sorting whole attention attention_mma attention_wgmma
                 program cache compile backend
@@ -4157,7 +4155,7 @@ FLUX__NUMBERS(flux_ge)
    beginning: half of a compilation. That warning is not given after a #line, in this file or in
    the one that includes it. The number is the line's own, which src/join.sh writes. */
 #if defined(__GNUC__) && __GNUC__ < 15 && !defined(__clang__) && !defined(__cplusplus)
-#line 4161
+#line 4159
 #endif
 
 /* ---------------------------------------------------------------------- base/platform.h
@@ -11302,17 +11300,19 @@ static flux_tensor *flux__conv_node(flux_tensor *y, const flux_conv_opts *o, con
     return flux__done(node);
 }
 
-/* Marks the product of square windows, of 3 x 3 to 15 x 15, that lie a step apart, which a back end
-   may compute in another way: how many windows are in a column and in a row, their size, whether
-   they are read from their end, and whether the product is the convolution, or else its gradient by
-   the weight. */
+/* Marks the product of square windows, of 3 x 3 to 15 x 15, which a back end may compute in another
+   way: how many windows are in a column and in a row, how far they lie apart, at most their size,
+   their size, whether they are read from their end, and whether the product is the convolution, or
+   else its gradient by the weight, of windows that lie a step apart. */
 static void flux__mark_windows(flux_tensor *y, const flux__window *w, bool forward) {
     const int64_t size = w->size[0];
     bool fits = y->op == FLUX__MATMUL && size >= 3 && size < 16;
+    const int64_t stride = w->stride[0];
     for (int i = 0; i < 2; i++)
-        fits = fits && w->size[i] == size && w->stride[i] == 1 && w->dilation[i] == 1 &&
-               w->out[i] >> 28 == 0;
-    if (fits) y->arg.i[3] = w->out[1] << 34 | w->out[0] << 6 | size << 2 |
+        fits = fits && w->size[i] == size && w->stride[i] == stride && w->dilation[i] == 1 &&
+               w->out[i] >> 26 == 0;
+    fits = fits && stride <= (forward ? size : 1);
+    if (fits) y->arg.i[3] = w->out[1] << 36 | w->out[0] << 10 | stride << 6 | size << 2 |
                             (int64_t)w->flipped << 1 | (int64_t)forward;
 }
 
@@ -25277,821 +25277,6 @@ static void flux__winograd_gradient_run(flux__winograd_gradient *w) {
 
 FLUX__END_HOT
 
-/* ---------------------------------------------------------------------- cpu/conv_amx.h
-   Convolutions of bf16 by square windows a step apart, by AMX's tiles, without
-   collecting windows. Of an image each position's channels are put side by side,
-   32 of them in 64 bytes; then a tap's positions are the image from some place
-   on, and a tile loads 16 positions that follow each other. Positions go over
-   the ends of the image's rows: what is computed there is left out when results,
-   position by position, are transposed to columns.
-
-   Invariant: the sum of an element goes tap by tap, over the channels of each.
-   The product of such windows goes in this order whether they are read so,
-   collected or stored, by its shape alone (flux__conv_by_taps): so all of these
-   give the same bits.
-
-   Rejected: pairs of channels interleaved to planes of words, so that nothing is
-   transposed: a tile's rows are then in as many planes and begin anywhere in a
-   cache line, and products ran at 0.6 to 0.75 of the pace. Unmeasured: rows of
-   positions by themselves, whose last tile would not be filled (56 are 32 and
-   24), and images made ready for all samples at first, which would leave the
-   second-level cache. */
-
-FLUX__BEGIN_HOT
-
-#if FLUX__AMX
-
-enum {
-    FLUX__CONV_TASK = 2048,               /* about so many positions are computed in a task, */
-    FLUX__CONV_PIECE = 240                /* and so many finished at a time */
-};
-
-typedef struct flux__conv_amx {
-    const flux__job *job;
-    const uint16_t *x;                    /* the image's element of position 0 and the first tap,
-                                             and steps in elements: */
-    int64_t tap, tap_down, down, channel, sample;
-    int64_t size;                         /* taps of a window's row, and of its column */
-    int64_t wide, high, channels, columns, samples;
-    const char *weight;                   /* panels of 32 columns, tap by tap */
-    int64_t low;                          /* from the first tap to the one that lies first */
-    int64_t used;                         /* positions of the image */
-    int64_t plane;                        /* bytes of all positions, 32 channels each */
-    int64_t steps;                        /* of k: 32 channels of a tap each */
-    int64_t rows, piece;                  /* rows of positions in a task, and finished together */
-    int failed;
-} flux__conv_amx;
-
-/* One sample: its planes, and where each step of k begins in them, in bytes. */
-typedef struct flux__conv_image {
-    const flux__conv_amx *all;
-    int64_t sample;
-    char *planes;
-    int64_t *at;
-} flux__conv_image;
-
-/* Whether a product of windows that flux__mark_windows has marked, of `size` taps a row and `wide`
-   windows a row, goes tap by tap: steps of k are whole channels, and rows are not much shorter than
-   with their windows' ends. */
-static bool flux__conv_by_taps(int64_t size, int64_t wide, int64_t k) {
-    return size && k % (size * size * 32) == 0 && wide >= 4 * size;
-}
-
-/* ---- the weight */
-
-/* A weight whose columns, of each of `taps` taps the channels, are packed in panels of 32, or
-   copied: `to` has k elements a column. ks, lines: maps of the product's k and of its columns. */
-typedef struct flux__conv_weight {
-    const uint16_t *x;
-    const flux__axes *ks, *lines;
-    int64_t taps, k, columns;
-    bool panels;
-    char *to;
-    int failed;
-} flux__conv_weight;
-/* Bytes of a panel of k elements a column. */
-static int64_t flux__conv_panel(int64_t k) { return FLUX__AMX_PANEL(k / 32); }
-
-/* Puts a panel whose lines go channel by channel, of each all taps, in the order tap by tap. A word
-   has two neighbours along k, of 32 columns. */
-static FLUX__AMX_FN void flux__conv_tap_order(const char *x, int64_t taps, int64_t channels,
-                                              char *to) {
-    for (int64_t t = 0; t < taps; t++)
-        for (int64_t c = 0; c < channels; c += 2, to += FLUX__AMX_LINE) {
-            const int64_t first = c * taps + t, second = first + taps;
-            const uint32_t odd = first % 2 ? 16 : 0, other = second % 2 ? 16 : 0;
-            for (int64_t i = 0; i < FLUX__AMX_LINE; i += 64) {
-                flux__amx_words a, b;
-                memcpy(&a, x + first / 2 * FLUX__AMX_LINE + i, sizeof a);
-                memcpy(&b, x + second / 2 * FLUX__AMX_LINE + i, sizeof b);
-                a = (a >> odd & 0xffffu) | b >> other << 16;
-                memcpy(to + i, &a, sizeof a);
-            }
-        }
-}
-
-/* Packs or copies 32 columns. */
-static void flux__conv_weight_part(void *ctx, int64_t part) {
-    flux__conv_weight *w = (flux__conv_weight *)ctx;
-    const int64_t first = part * 32, n = flux__gemm_min(w->columns - first, 32),
-                  bytes = flux__conv_panel(w->k);
-    char *memory = (char *)flux__scratch((size_t)bytes * (w->panels ? 2 : 3)),
-         *plain = memory + bytes, *panel = w->panels ? w->to + part * bytes : plain + bytes;
-    if (!memory) {
-        flux__atomic_store32(&w->failed, 1);
-        return;
-    }
-    flux__amx_im2col(w->x, w->ks, 0, w->k, w->lines, first, n, (uint16_t *)(void *)memory, w->k);
-    flux__amx_pack((const uint16_t *)(void *)memory, w->k, 1, n, w->k, plain);
-    flux__conv_tap_order(plain, w->taps, w->k / w->taps, panel);
-    for (int64_t s = 0; s < w->k / 32 && !w->panels; s++)
-        for (int64_t i = 0; i < n; i += 16)
-            flux__amx_turn(panel + FLUX__AMX_PANEL(s) + 4 * i, FLUX__AMX_LINE, 16,
-                           w->to + (first + i) * w->k * 2 + s * 64, w->k * 2,
-                           flux__gemm_min(n - i, 16));
-    flux__scratch_done(memory);
-}
-
-/* ---- the image */
-
-/* A sample's positions are made ready in so many parts, of so many positions each. */
-static int64_t flux__conv_shares(const flux__conv_amx *w) {
-    return flux__gemm_up(w->used, FLUX__CONV_TASK) / FLUX__CONV_TASK;
-}
-static int64_t flux__conv_share(const flux__conv_amx *w) {
-    return (w->used + flux__conv_shares(w) - 1) / flux__conv_shares(w);
-}
-
-/* Puts 32 channels of some of a sample's positions side by side. */
-static void flux__conv_positions(void *ctx, int64_t part) {
-    const flux__conv_image *m = (const flux__conv_image *)ctx;
-    const flux__conv_amx *w = m->all;
-    const int64_t chunks = w->channels / 32, c = part % chunks,
-        each = flux__conv_share(w), first = part / chunks * each,
-        end = flux__gemm_min(w->used, first + each);
-    const uint16_t *x = w->x + m->sample * w->sample + 32 * c * w->channel + w->low;
-    for (int64_t i = first; i < end; i += 32) {
-        if (end - i < 32 && end - first >= 32) i = end - 32;         /* whole lines are faster */
-        flux__amx_lines(x + i, 1, w->channel, flux__gemm_min(end - i, 32), 32,
-                        m->planes + c * w->plane + i * 64, 64);
-    }
-}
-
-/* ---- results */
-
-/* Results, position by position, a line each of 32 columns, of which some have been finished: the
-   line of the next one that counts, and its place in its row of positions. */
-typedef struct flux__conv_results { const char *line; int64_t x; } flux__conv_results;
-
-/* Finds the next n results; those behind them, up to `all`, are the last one. Lines have `bytes`
-   bytes. */
-static void flux__conv_next(const flux__conv_amx *w, flux__conv_results *r, int64_t n, int64_t all,
-                            int64_t bytes, const char **from) {
-    int64_t i = 0;
-    while (i < n) {
-        const int64_t left = w->wide - r->x, some = n - i < left ? n - i : left, end = i + some;
-        for (; i < end; r->line += bytes) from[i++] = r->line;
-        r->x += some;
-        if (some == left) r->x = 0, r->line += (w->down - w->wide) * bytes;
-    }
-    for (; i < all; i++) from[i] = from[n - 1];
-}
-/* Transposes 16 x 16 words, which are `at` bytes behind from[0] ... from[15], in a. */
-#define FLUX__CONV_LOAD(i) memcpy(&a[i], from[i] + at, 64);
-#define FLUX__CONV_TRANSPOSE(a, b) FLUX__AMX_SIXTEEN(FLUX__CONV_LOAD) FLUX__AMX_TRANSPOSE(a, b)
-
-/* Transposes the next `count` results, of f32, to n columns, ld elements apart. Of each column up
-   to 15 more elements are written. */
-static FLUX__AMX_FN void flux__conv_transpose(const flux__conv_amx *w, flux__conv_results *r,
-                                              int64_t count, int64_t n, float *c, int64_t ld) {
-    flux__amx_words a[16], b[16];
-    const char *from[16];
-    for (int64_t q = 0; q < count; q += 16) {
-        flux__conv_next(w, r, count - q < 16 ? count - q : 16, 16, 128, from);
-        for (int64_t j = 0, at = 0; j < n; j += 16, at += 64) {
-            float *to = c + j * ld + q;
-#define FLUX__CONV_STORE(i) memcpy(to + i * ld, &a[i], 64);
-            FLUX__CONV_TRANSPOSE(a, b)
-            if (n - j >= 16) { FLUX__AMX_SIXTEEN(FLUX__CONV_STORE) }
-            else for (int64_t i = 0; i < n - j; i++) FLUX__CONV_STORE(i)
-        }
-    }
-}
-
-/* Transposes the next `count` results, of a half format, to n columns, ld elements apart. */
-static FLUX__AMX_FN void flux__conv_transpose_halves(const flux__conv_amx *w,
-                                                     flux__conv_results *r, int64_t count,
-                                                     int64_t n, uint16_t *c, int64_t ld) {
-    flux__amx_words a[16], b[16], low[16];
-    flux__amx_halves y[2];
-    const char *all[32], **from = all;
-    const int64_t at = 0;
-    for (int64_t q = 0; q < count; q += 32) {
-        const int64_t some = count - q < 32 ? count - q : 32;
-        flux__conv_next(w, r, some, 32, 64, all);
-        FLUX__CONV_TRANSPOSE(a, b)
-        memcpy(low, a, sizeof a);
-        from = all + 16;
-        FLUX__CONV_TRANSPOSE(a, b)
-        from = all;
-        for (int64_t j = 0; j < n; j += 2) {
-            const flux__amx_halves x0 = (flux__amx_halves)low[j / 2],
-                                   x1 = (flux__amx_halves)a[j / 2];
-            FLUX__SHUFFLE(y[0], x0, x1, flux__amx_halves, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22,
-                          24, 26, 28, 30, 32, 34, 36, 38, 40, 42, 44, 46, 48, 50, 52, 54, 56, 58,
-                          60, 62)
-            FLUX__SHUFFLE(y[1], x0, x1, flux__amx_halves, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23,
-                          25, 27, 29, 31, 33, 35, 37, 39, 41, 43, 45, 47, 49, 51, 53, 55, 57, 59,
-                          61, 63)
-            for (int64_t i = 0; i < 2 && j + i < n; i++)
-                if (some == 32) memcpy(c + (j + i) * ld + q, &y[i], 64);
-                else memcpy(c + (j + i) * ld + q, &y[i], (size_t)some * 2);
-        }
-    }
-}
-
-/* Whether the program does nothing but store the product in a half format. */
-static bool flux__stores_half(const flux__kernel *k) {
-    const flux__chain *c = &((const flux__cpu *)k->ready)->chain;
-    return c->last >= 0 && c->steps == 0;
-}
-
-/* Finishes `rows` rows of results of n columns from column j on; the first one is row i of the
-   product. results: lines of 32 floats; memory: for as many. */
-static void flux__conv_finish(const flux__conv_amx *w, flux__job *job, int worker, int64_t i,
-                              int64_t j, int64_t rows, int64_t n, const float *results,
-                              float *memory) {
-    const flux__value *v = &job->k->value[job->k->nvalue - 1];
-    const int64_t count = rows * w->wide, ld = flux__gemm_up(count, 16), m = job->k->mnk[0];
-    flux__conv_results r = { (const char *)results, 0 };
-    if (!flux__stores_half(job->k)) {
-        flux__conv_transpose(w, &r, count, n, memory, ld);
-        flux__epilogue(job, worker, i, j, count, n, memory, ld);
-        return;
-    }
-    flux__store(v->dtype, memory, 1, FLUX__F32C, results, ((rows - 1) * w->down + w->wide) * 32);
-    r.line = (const char *)memory;
-    flux__conv_transpose_halves(w, &r, count, n, (uint16_t *)job->run->ptr[v->out] + job->first +
-                                (job->batch * job->k->mnk[1] + j) * m + i, m);
-}
-
-/* Computes some rows of positions of a sample, of all columns: of 32 columns all positions, before
-   any is finished. (Where tiles and vectors took turns after less, tiles were slower: their
-   operands had left the first-level cache.) */
-static void flux__conv_rows(void *ctx, int worker, int64_t number) {
-    const flux__conv_image *m = (const flux__conv_image *)ctx;
-    const flux__conv_amx *w = m->all;
-    const int64_t y0 = number * w->rows, rows = flux__gemm_min(w->rows, w->high - y0),
-        mb = (rows - 1) * w->down + w->wide, panel = flux__conv_panel(w->steps * 32),
-        lines = (rows + w->piece) * w->down + 16,
-        /* half a panel of 36 steps fits into the first-level cache; a longer one fares no better */
-        some = w->steps > 18 && w->steps <= 36 ? (w->steps + 1) / 2 : w->steps;
-    float *results = (float *)flux__scratch((size_t)lines * 128),
-          *memory = results + rows * w->down * 32;
-    flux__amx_shape shape = { 0, 0 };
-    flux__job job = *w->job;
-    job.batch = m->sample;
-    for (int64_t j = 0; j < w->columns && results; j += 32) {
-        const int64_t n = flux__gemm_min(w->columns - j, 32);
-        for (int64_t s = 0; s < w->steps; s += some) {
-            const flux__amx_columns x = { m->planes + y0 * w->down * 64, 64, m->at + s, NULL };
-            flux__amx_multiply(&shape, w->weight + j / 32 * panel + FLUX__AMX_PANEL(s), n, &x, mb,
-                               flux__gemm_min(w->steps - s, some), (char *)results, 128, s > 0);
-        }
-        for (int64_t y = 0; y < rows; y += w->piece)
-            flux__conv_finish(w, &job, worker, (y0 + y) * w->wide, j,
-                              flux__gemm_min(w->piece, rows - y), n, results + y * w->down * 32,
-                              memory);
-    }
-    FLUX__AMX_RELEASE()
-    flux__scratch_done(results);
-    if (!results || flux__atomic_load32(&job.failed))
-        flux__atomic_store32((int *)(uintptr_t)&w->failed, 1);
-}
-
-/* Computes one sample. */
-static void flux__conv_sample(void *ctx, int64_t sample) {
-    flux__conv_amx *w = (flux__conv_amx *)ctx;
-    const int64_t chunks = w->channels / 32, table = flux__gemm_up(w->steps * 8, 64);
-    flux__conv_image m = { w, sample, NULL, NULL };
-    m.at = (int64_t *)flux__scratch((size_t)(table + chunks * w->plane));
-    if (!m.at) {
-        flux__atomic_store32(&w->failed, 1);
-        return;
-    }
-    m.planes = (char *)m.at + table;
-    for (int64_t t = 0, s = 0; t < w->size * w->size; t++)
-        for (int64_t i = 0; i < chunks; i++)
-            m.at[s++] = 64 * (t % w->size * w->tap + t / w->size * w->tap_down - w->low) +
-                        i * w->plane;
-    flux__parallel(chunks * flux__conv_shares(w), flux__conv_positions, &m);
-    flux__parallel_workers((w->high + w->rows - 1) / w->rows, flux__conv_rows, &m);
-    flux__scratch_done(m.at);
-}
-
-/* Whether a convolution that goes by taps, whose places and steps are given, is computed from its
-   image: a row's positions and a row's taps lie side by side. */
-static bool flux__conv_amx_wants(const flux__conv_amx *w) {
-    const int64_t sideways = w->tap < 0 ? -w->tap : w->tap,
-                  downward = w->tap_down < 0 ? -w->tap_down : w->tap_down;
-    return sideways == 1 && downward == w->down && w->down >= w->wide + w->size - 1 &&
-           w->down <= 2 * w->wide;
-}
-
-/* Computes such a convolution; its weight is given, too. */
-static void flux__conv_amx_run(flux__conv_amx *w) {
-    const int64_t ends = w->size - 1, threads = flux__num_threads();
-    w->low = ends * (flux__gemm_min(w->tap, 0) + flux__gemm_min(w->tap_down, 0));
-    w->steps = w->size * w->size * w->channels / 32;
-    w->used = (w->high + ends - 1) * w->down + w->wide + ends;
-    w->plane = (flux__gemm_up(w->used, 32) | 16) * 64;     /* not a multiple of a page */
-    w->rows = flux__gemm_min(FLUX__CONV_TASK / w->down + 1, w->high);
-    if (w->samples < 2 * threads && threads > 1)
-        while (w->rows > 1 && (w->high + w->rows - 1) / w->rows < 2 * threads)
-            w->rows = (w->rows + 1) / 2;
-    w->piece = flux__gemm_min(w->rows, FLUX__CONV_PIECE / w->down + !(FLUX__CONV_PIECE / w->down));
-    if (w->samples >= 2 * threads) flux__parallel(w->samples, flux__conv_sample, w);
-    else for (int64_t i = 0; i < w->samples; i++) flux__conv_sample(w, i);
-}
-#endif
-
-FLUX__END_HOT
-
-/* ---------------------------------------------------------------------- cpu/conv_amx_gradient.h
-   The gradient by its weight of a convolution of bf16 by square windows a step
-   apart, by AMX's tiles, without collecting windows. A channel of the image is
-   copied to a line whose positions go over the ends of the image's rows; a tap
-   reads the same line from another place on. Of y's gradient each column is
-   packed along such positions, with zeros at those that are no window's. So an
-   element is a sum over positions of two lines that both are contiguous.
-
-   Some samples' positions are taken together, and FLUX__CONV_CHUNK steps of them
-   are gone through tap by tap while they are in the first-level cache; sums wait
-   in memory.
-
-   Invariant: an element's sum goes over the samples and positions of each, for
-   any number of threads. What is no number times a zero is no number: an image
-   that is not finite everywhere is left to the product of its windows.
-
-   Rejected: y's gradient read from another place on in place of the image, whose
-   lines could begin at a cache line's beginning (a tenth at most, by a loop of its
-   own). Unmeasured: a large image in bands; the copies of one sample are as large
-   as the sample, its columns and these again. */
-
-FLUX__BEGIN_HOT
-
-#if FLUX__AMX
-
-enum { FLUX__CONV_CHUNK = 8 };
-#ifndef FLUX__CONV_MEMORY                 /* a test has less */
-#  define FLUX__CONV_MEMORY (1 << 20)     /* about as many bytes of operands are ready at a time */
-#endif
-
-/* One gradient: a product of A, the image's windows, and B, y's gradient. */
-typedef struct flux__weight_gradient {
-    const flux__job *job;
-    const uint16_t *x;                    /* the image's element that lies first, by position: */
-    int64_t corner;                       /* so far from A's first element */
-    int64_t channel, sample;              /* steps in elements */
-    flux__axes plane;                     /* places of a channel's positions */
-    bool back[2];                         /* taps go from the last to the first, by dim */
-    float *c;                             /* NULL, or where C is stored without an epilogue */
-    const uint16_t *y;                    /* y's gradient, and maps of its positions and columns */
-    const flux__axes *places, *lines;
-    int64_t size, wide, high, channels, columns, samples;
-    int64_t pitch;                        /* positions of a row */
-    int64_t steps;                        /* of a sample's positions, 32 each */
-    int64_t together, first;              /* samples that are taken together; the first of them */
-    int64_t part, line;                   /* bytes of a sample in a line, and of a line */
-    char *image, *panels, *sums;
-    uint16_t *rows;                       /* of one sample the columns of y's gradient */
-    int64_t *at, *tap;                    /* in a line, where each step and each tap begins */
-    int64_t shares;                       /* tasks that share 32 channels and 32 columns by taps */
-    int failed, special;                  /* special: the image is not finite */
-} flux__weight_gradient;
-
-/* Describes the gradient that is a product whose A is of windows, by maps of A's rows and of k; the
-   maps of B are in *w. False: it is no such gradient, or it has too few positions to be faster so
-   (measured: 1568 were not, where weights are 256 x 256). */
-static bool flux__weight_gradient_of(flux__weight_gradient *w, const flux__axes *rows,
-                                     const flux__axes *ks) {
-    if (rows->nd < 2 || rows->nd > 3 || ks->nd < 2 || ks->nd > 3 || rows->dim[0] < 2 ||
-        rows->dim[1] != rows->dim[0] || ks->dim[0] < rows->dim[0]) return false;
-    const int64_t ends = rows->dim[0] - 1;
-    w->size = rows->dim[0], w->wide = ks->dim[0], w->high = ks->dim[1];
-    w->channels = rows->nd > 2 ? rows->dim[2] : 1, w->samples = ks->nd > 2 ? ks->dim[2] : 1;
-    w->channel = rows->nd > 2 ? rows->step[2] : 0, w->sample = ks->nd > 2 ? ks->step[2] : 0;
-    w->pitch = w->wide + ends;
-    const flux__axes plane = { 2, { w->pitch, w->high + ends }, { ks->step[0], ks->step[1] } },
-                     line = { 1, { w->pitch * (w->high + ends) }, { ks->step[0] } };
-    w->plane = ks->step[1] == w->pitch * ks->step[0] ? line : plane;
-    for (int d = 0; d < 2; d++) {
-        const int64_t step = ks->step[d];
-        if (rows->step[d] != step && rows->step[d] != -step) return false;
-        w->back[d] = rows->step[d] != step;
-        if (w->back[d]) w->corner -= ends * step;
-    }
-    return w->wide * w->high * w->samples >= 2048 && w->places->dim[0] % w->wide == 0;
-}
-
-/* From where on in a line a tap's positions are, in bytes. */
-static int64_t flux__weight_gradient_tap(const flux__weight_gradient *w, int64_t t) {
-    const int64_t x = t % w->size, y = t / w->size, ends = w->size - 1;
-    return 2 * ((w->back[0] ? ends - x : x) + (w->back[1] ? ends - y : y) * w->pitch);
-}
-
-/* Whether all of n halves, a multiple of 32, are finite numbers of bf16. */
-static FLUX__AMX_FN bool flux__conv_finite(const char *x, int64_t n) {
-    flux__amx_halves v, any;
-    uint16_t all[32], found = 0;
-    memset(&any, 0, sizeof any);
-    for (int64_t i = 0; i < n; i += 32, x += 64) {
-        memcpy(&v, x, sizeof v);
-        any |= (flux__amx_halves)((v & 0x7f80) == 0x7f80);
-    }
-    memcpy(all, &any, sizeof all);
-    for (int i = 0; i < 32; i++) found |= all[i];
-    return !found;
-}
-
-/* Copies 32 channels of the samples that are taken together. */
-static void flux__weight_gradient_image(flux__weight_gradient *w, int64_t first) {
-    const flux__axes lines = { 1, { w->channels }, { w->channel } };
-    const int64_t n = flux__gemm_min(w->channels - first, 32);
-    char *to = w->image + first * w->line;
-    for (int64_t s = 0; s < w->together && w->first + s < w->samples; s++)
-        flux__amx_im2col(w->x + (w->first + s) * w->sample, &w->plane, 0,
-                         (w->high + w->size - 1) * w->pitch, &lines, first, n,
-                         (uint16_t *)(void *)(to + s * w->part), w->line / 2);
-    if (!flux__conv_finite(to, n * w->line / 2)) flux__atomic_store32(&w->special, 1);
-}
-
-/* Packs 32 columns of y's gradient of the samples that are taken together. Between rows lines are
-   zeros, as they were at first. */
-static void flux__weight_gradient_columns(const flux__weight_gradient *w, int64_t first) {
-    const int64_t n = flux__gemm_min(w->columns - first, 32), k = w->steps * 32;
-    uint16_t *lines = w->rows + first * k;
-    char *to = w->panels + first / 32 * FLUX__AMX_PANEL(w->steps * w->together);
-    int64_t at[64];
-    for (int64_t s = 0; s < w->together; s++, to += FLUX__AMX_PANEL(w->steps)) {
-        const int64_t row = (w->first + s) * w->high;
-        if (w->first + s >= w->samples) {
-            memset(to, 0, (size_t)FLUX__AMX_PANEL(w->steps));
-            continue;
-        }
-        for (int64_t y = 0, some; y < w->high; y += some) {
-            some = flux__gemm_min(w->high - y, 64);
-            for (int64_t i = 0; i < some; i++)
-                at[i] = flux__axes_at(w->places, (row + y + i) * w->wide);
-            for (int64_t i = 0; i < n; i++)
-                flux__amx_copy_run(w->y + flux__axes_at(w->lines, first + i), w->places->step[0],
-                                   at, some, w->wide, lines + i * k + y * w->pitch, w->pitch);
-        }
-        flux__amx_pack(lines, k, 1, n, k, to);
-    }
-}
-
-/* Makes 32 channels or 32 columns ready. */
-static void flux__weight_gradient_operand(void *ctx, int64_t part) {
-    flux__weight_gradient *w = (flux__weight_gradient *)ctx;
-    const int64_t images = (w->channels + 31) / 32;
-    if (part < images) flux__weight_gradient_image(w, part * 32);
-    else flux__weight_gradient_columns(w, (part - images) * 32);
-}
-
-/* Of 32 channels and 32 columns, by number, the sums: lines of 32 columns, channel by channel, of
-   each all taps. */
-static char *flux__weight_gradient_sums(const flux__weight_gradient *w, int64_t number) {
-    return w->sums + number * w->size * w->size * 4096;
-}
-
-/* Adds to the sums of 32 channels and 32 columns those of the samples that are taken together: by
-   all taps, or those of a row. */
-static void flux__weight_gradient_add(void *ctx, int worker, int64_t number) {
-    const flux__weight_gradient *w = (const flux__weight_gradient *)ctx;
-    const int64_t blocks = (w->channels + 31) / 32, block = number / w->shares,
-                  c = block % blocks * 32, j = block / blocks * 32,
-                  nc = flux__gemm_min(w->channels - c, 32),
-                  nj = flux__gemm_min(w->columns - j, 32), steps = w->steps * w->together,
-                  taps = w->size * w->size, first = number % w->shares * (taps / w->shares);
-    const char *panel = w->panels + j / 32 * FLUX__AMX_PANEL(steps), *x = w->image + c * w->line;
-    char *sums = flux__weight_gradient_sums(w, block);
-    flux__amx_shape shape = { 0, 0 };
-    (void)worker;
-    flux__amx_set(&shape, nj, nc);
-    for (int64_t s = 0, some; s < steps; s += some) {
-        some = steps - s < 2 * FLUX__CONV_CHUNK ? steps - s : (int64_t)FLUX__CONV_CHUNK;
-        for (int64_t t = first; t < first + taps / w->shares; t++)
-            flux__amx_block(nj > 16, nc > 16, some, panel + FLUX__AMX_PANEL(s), x + w->tap[t],
-                            w->line, w->at + s, NULL, sums + t * FLUX__AMX_LINE,
-                            taps * FLUX__AMX_LINE, w->first + s > 0);
-    }
-    FLUX__AMX_RELEASE()
-}
-
-/* Finishes 32 channels of 32 columns. */
-static void flux__weight_gradient_finish(void *ctx, int worker, int64_t number) {
-    flux__weight_gradient *w = (flux__weight_gradient *)ctx;
-    const int64_t blocks = (w->channels + 31) / 32, taps = w->size * w->size,
-                  c = number % blocks * 32, j = number / blocks * 32,
-                  rows = flux__gemm_min(w->channels - c, 32) * taps,
-                  n = flux__gemm_min(w->columns - j, 32), ld = flux__gemm_up(rows, 16) | 16;
-    const char *sums = flux__weight_gradient_sums(w, number);
-    char *block = (char *)flux__scratch((size_t)(ld * n) * 4);
-    flux__job job = *w->job;
-    for (int64_t i = 0; i < rows && block; i += 16)
-        for (int64_t l = 0; l < n; l += 16)
-            flux__amx_turn(sums + i * FLUX__AMX_LINE + 4 * l, FLUX__AMX_LINE,
-                           flux__gemm_min(rows - i, 16), block + (l * ld + i) * 4, ld * 4,
-                           flux__gemm_min(n - l, 16));
-    if (block && !w->c) flux__epilogue(&job, worker, c * taps, j, rows, n, block, ld);
-    for (int64_t l = 0; l < n && block && w->c; l++)
-        memcpy(w->c + (j + l) * w->channels * taps + c * taps, block + l * ld * 4,
-               (size_t)rows * 4);
-    if (!block || flux__atomic_load32(&job.failed)) flux__atomic_store32(&w->failed, 1);
-    flux__scratch_done(block);
-}
-
-/* Asks for the memory of an image's lines, of y's lines and panels, of sums and of places. */
-static void *flux__weight_gradient_memory(flux__weight_gradient *w) {
-    const int64_t images = (w->channels + 31) / 32, columns = (w->columns + 31) / 32,
-                  image = images * 32 * w->line, rows = columns * 32 * w->steps * 64,
-                  panels = columns * FLUX__AMX_PANEL(w->steps * w->together),
-                  taps = w->size * w->size, sums = images * columns * taps * 4096;
-    char *memory = (char *)flux__scratch((size_t)(image + rows + panels + sums +
-                                                  (w->steps * w->together + taps) * 8));
-    if (!memory) return NULL;
-    w->image = memory, w->rows = (uint16_t *)(void *)(memory + image);
-    w->panels = memory + image + rows, w->sums = w->panels + panels;
-    w->at = (int64_t *)(void *)(w->sums + sums), w->tap = w->at + w->steps * w->together;
-    for (int64_t s = 0; s < w->together; s++)
-        for (int64_t i = 0; i < w->steps; i++) w->at[s * w->steps + i] = s * w->part + i * 64;
-    for (int64_t t = 0; t < taps; t++) w->tap[t] = flux__weight_gradient_tap(w, t);
-    memset(memory, 0, (size_t)(image + rows));
-    return memory;
-}
-
-/* Computes the gradient. False, and nothing is done: the image is not finite. */
-static bool flux__weight_gradient_run(flux__weight_gradient *w) {
-    const int64_t ends = w->size - 1, images = (w->channels + 31) / 32,
-                  columns = (w->columns + 31) / 32;
-    w->steps = ((w->high - 1) * w->pitch + w->wide + 31) / 32;
-    w->part = flux__gemm_up(ends * w->pitch + ends + w->steps * 32, 32) * 2;
-    const int64_t each = images * 32 * w->part + columns * FLUX__AMX_PANEL(w->steps),
-                  least = (FLUX__CONV_CHUNK + w->steps - 1) / w->steps,
-                  most = FLUX__CONV_MEMORY / each > least ? FLUX__CONV_MEMORY / each : least,
-                  times = (w->samples + most - 1) / most;
-    w->together = (w->samples + times - 1) / times;
-    w->line = w->together * w->part | 64;                  /* an odd number of cache lines */
-    w->shares = images * columns < flux__num_threads() ? w->size : 1;
-    void *memory = flux__weight_gradient_memory(w);
-    if (!memory) return w->failed = 1, true;
-    for (w->first = 0; w->first < w->samples; w->first += w->together) {
-        flux__parallel(images + columns, flux__weight_gradient_operand, w);
-        if (flux__atomic_load32(&w->failed) || flux__atomic_load32(&w->special)) break;
-        flux__parallel_workers(images * columns * w->shares, flux__weight_gradient_add, w);
-    }
-    const bool ok = w->first >= w->samples;
-    if (ok) flux__parallel_workers(images * columns, flux__weight_gradient_finish, w);
-    flux__scratch_done(memory);
-    return ok || flux__atomic_load32(&w->failed);
-}
-#endif
-
-FLUX__END_HOT
-
-/* ---------------------------------------------------------------------- cpu/product_operands.h
-   A product's operands as they are multiplied: where they lie and with which
-   strides, or for windows of an image, which are never stored, the implicit-GEMM
-   maps of their rows and columns. Half formats are converted to f32, of windows
-   the image; bf16 is left as it is for AMX's tiles, or becomes vnni pairs, that
-   is words of two neighbours along k.
-
-   Invariant: what multiplies half formats is chosen by shapes, dtypes and what
-   flux__mark_windows has marked, never by whether an operand is gathered. */
-
-FLUX__BEGIN_HOT
-
-/* Whether a product is one of two bf16 matrices. */
-static bool flux__both_bf16(const flux__kernel *k) {
-    const flux__operand *o = k->operand;
-    return o[0].dtype == FLUX_BF16 && o[1].dtype == FLUX_BF16 && k->mnk[0] > 1 && k->mnk[1] > 1 &&
-           k->mnk[2] > 1;
-}
-
-/* Whether AMX's tiles compute a product, */
-static bool flux__by_tiles(const flux__kernel *k) {
-    return flux__both_bf16(k) && flux__amx_wants(k->mnk[0], k->mnk[1], k->mnk[2]);
-}
-/* What flux__mark_windows has told of a product; size 0: nothing. */
-typedef struct flux__square_windows {
-    int64_t size, wide, high;
-    bool flipped, forward;
-} flux__square_windows;
-static flux__square_windows flux__product_mark(const flux__run *run, const flux__kernel *k) {
-    const int64_t mark = run->g->node[k->node]->arg.i[3];
-    const flux__square_windows m = { mark >> 2 & 15, mark >> 6 & ((1 << 28) - 1), mark >> 34,
-                                     (mark & 2) != 0, (mark & 1) != 0 };
-    return m;
-}
-/* or vnni pairs. Those of a convolution by 3 x 3 windows are converted: as f32 it may take fewer
-   multiplications (cpu/winograd.h). */
-static bool flux__by_pairs(const flux__run *run, const flux__kernel *k) {
-    return FLUX__BF16 && flux__simd() > 2 && flux__both_bf16(k) && !flux__by_tiles(k) &&
-           flux__product_mark(run, k).size != 3;
-}
-/* Bytes that a product's operands need where they are converted. */
-static size_t flux__product_scratch(const flux__kernel *k) {
-    return flux__by_tiles(k) ? 0
-        : flux__widened_bytes(&k->operand[0]) + flux__widened_bytes(&k->operand[1]);
-}
-
-#if FLUX__BF16
-/* Makes vnni pairs. x: n x k, with strides row and col; to: n x (k + 1) / 2 words, contiguous,
-   word (i, l) of x's columns 2l and 2l + 1. The last column of an odd k is paired with zeros. */
-FLUX__GEMM_FN() void flux__pair_columns(const uint16_t *x, int64_t row, int64_t col, int64_t k,
-                                        int64_t n, uint32_t *to) {
-    typedef uint16_t V __attribute__((vector_size(16)));
-    typedef uint16_t At __attribute__((vector_size(16), aligned(2), may_alias));
-    int64_t i;
-    for (; k > 1; k -= 2, x += 2 * col, to += n) {
-        for (i = 0; row == 1 && i + 8 <= n; i += 8) {
-            V a = *(const At *)(const void *)(x + i), b = *(const At *)(const void *)(x + col + i),
-              low, high;
-            FLUX__SHUFFLE(low, a, b, V, 0, 8, 1, 9, 2, 10, 3, 11)
-            FLUX__SHUFFLE(high, a, b, V, 4, 12, 5, 13, 6, 14, 7, 15)
-            ((At *)(void *)(to + i))[0] = low, ((At *)(void *)(to + i))[1] = high;
-        }
-        for (; i < n; i++) to[i] = x[i * row] | (uint32_t)x[i * row + col] << 16;
-    }
-    for (i = 0; k > 0 && i < n; i++) to[i] = x[i * row];
-}
-
-/* Pairs an operand's neighbours along dim k into words, line by line: a line is n words of two
-   columns, or of a row that has the neighbours contiguous. lines: lines of one matrix; total:
-   of all; each: of a task. */
-typedef struct flux__pairing {
-    const flux__operand *o;
-    const uint16_t *x;
-    uint32_t *to;
-    int k;
-    int64_t lines, n, total, each;
-} flux__pairing;
-/* Makes the words of one task's lines. */
-static void flux__pair_part(void *ctx, int64_t part) {
-    const flux__pairing *t = (const flux__pairing *)ctx;
-    const flux__operand *o = t->o;
-    int64_t k = o->shape.dim[t->k], row = o->stride[!t->k], col = o->stride[t->k], at, rest, some;
-    for (int64_t line = part * t->each, end = flux__gemm_min(line + t->each, t->total); line < end;
-         line += some) {
-        const uint16_t *x = t->x + o->offset;
-        uint32_t *to = t->to + line * t->n;
-        at = line % t->lines, rest = line / t->lines;
-        some = flux__gemm_min(end - line, t->lines - at);
-        for (int d = 2; d < o->shape.ndim; rest /= o->shape.dim[d++])
-            x += rest % o->shape.dim[d] * o->stride[d];
-        if (col != 1)
-            flux__pair_columns(x + 2 * at * col, row, col, flux__gemm_min(2 * some, k - 2 * at),
-                               t->n, to);
-        else for (int64_t i = at; i < at + some; i++, to += t->n)
-            to[t->n - 1] = 0, memcpy(to, x + i * row, (size_t)k * 2);
-    }
-}
-
-/* Whether the pairs of operand *o at `src` are words in memory already. */
-static bool flux__paired(const flux__operand *o, const char *src, int k) {
-    bool there = o->stride[k] == 1 && o->shape.dim[k] % 2 == 0 && o->offset % 2 == 0 &&
-                 (intptr_t)src % 4 == 0;
-    for (int d = 0; d < o->shape.ndim; d++) there = there && (d == k || o->stride[d] % 2 == 0);
-    return there;
-}
-
-/* Makes *o an operand of words: where the pairs are words already they are used in place,
-   otherwise they are made in `memory`. Returns the address of the words. */
-static const char *flux__pair_up(flux__operand *o, const char *src, void *memory, int k) {
-    flux__operand was = *o;
-    int64_t words = (o->shape.dim[k] + 1) / 2, rows = o->shape.dim[!k], size = words * rows;
-    bool along = o->stride[k] == 1, there = flux__paired(o, src, k);
-    o->shape.dim[k] = words;
-    if (there) {
-        for (int d = 0; d < o->shape.ndim; d++) o->stride[d] /= d == k ? 1 : 2;
-        o->offset /= 2;
-        return src;
-    }
-    o->offset = 0;
-    o->stride[k] = along ? 1 : rows;
-    o->stride[!k] = along ? words : 1;
-    for (int d = 2; d < o->shape.ndim; size *= o->shape.dim[d++]) o->stride[d] = size;
-    flux__pairing t = { &was, (const uint16_t *)(const void *)src, (uint32_t *)memory, k,
-                        along ? rows : words, along ? words : rows, 0, 0 };
-    t.total = size / t.n, t.each = FLUX__WIDEN / 2 / t.n + 1;
-    flux__parallel((t.total + t.each - 1) / t.each, flux__pair_part, &t);
-    return (const char *)memory;
-}
-#else
-#  define flux__paired(o, src, k) ((void)(src), false)
-#  define flux__pair_up(o, src, memory, k) (src)
-#endif
-
-/* An operand of a product: where it is, its strides in elements, or for a gathered operand (an
-   im2col operand that is never stored) the implicit-GEMM maps of its rows and columns. */
-typedef struct flux__matrix {
-    const char *at;
-    int64_t row, col;
-    flux__operand o;
-    int64_t size;       /* bytes of an element, or of a word */
-    flux__axes map[2];  /* of a gathered operand: maps of its rows and its columns */
-    void *words;        /* NULL, or scratch memory for a gathered operand's pairs */
-} flux__matrix;
-
-/* Makes the map of the operand's rows (side 0) or columns (side 1) from its dims that belong to
-   dim `side` of the product's index space, then those of dim `more` (-1: none). */
-static void flux__matrix_map(flux__matrix *m, int side, int more) {
-    int64_t dim[FLUX_MAX_DIMS] = { 1, 1, 1, 1, 1, 1, 1, 1 }, step[FLUX_MAX_DIMS] = { 0 };
-    for (int n = 0, owner = side; owner >= 0; owner = owner == side ? more : -1)
-        for (int d = 0; d < m->o.shape.ndim; d++)
-            if ((m->o.gather ? m->o.owner[d] : d) == owner)
-                dim[n] = m->o.shape.dim[d], step[n++] = m->o.stride[d];
-    flux__merge_axes(&m->map[side], dim, step, 0, false);
-}
-
-/* The stride along `side` that a contiguous copy of a gathered operand would have. */
-static int64_t flux__copied_stride(const flux__matrix *m, int side) {
-    int64_t step = 1;
-    int d = 0;
-    while (d < m->o.shape.ndim && (m->o.owner[d] != side || m->o.shape.dim[d] == 1))
-        step *= m->o.shape.dim[d++];
-    return d < m->o.shape.ndim ? step : 1;
-}
-
-#if FLUX__BF16
-/* A gathered operand of a half format, of n elements, that is copied in parts of FLUX__WIDEN. */
-typedef struct flux__halves_copy {
-    const uint16_t *from;
-    uint16_t *to;
-    flux__axes x;
-    int64_t offset, n;
-} flux__halves_copy;
-static void flux__copy_halves(void *ctx, int64_t offset, int64_t step, int64_t at, int64_t n) {
-    const flux__halves_copy *c = (const flux__halves_copy *)ctx;
-    if (step == 1) memcpy(c->to + at, c->from + offset, (size_t)n * 2);
-    else for (int64_t i = 0; i < n; i++) c->to[at + i] = c->from[offset + i * step];
-}
-static void flux__copy_halves_part(void *ctx, int64_t part) {
-    const flux__halves_copy *c = (const flux__halves_copy *)ctx;
-    const int64_t at = part * FLUX__WIDEN;
-    flux__each_run(&c->x, c->offset, at, flux__gemm_min(c->n - at, FLUX__WIDEN), at,
-                   flux__copy_halves, ctx);
-}
-
-/* Makes the vnni pairs of a gathered operand, from a copy that is as it would be if it were stored:
-   so whether it is shows in no result. False: out of memory. */
-static bool flux__gather_pairs(flux__matrix *m, int i) {
-    const flux__operand was = m->o;
-    const int64_t n = flux__count(&was.shape), all = n + flux__gemm_up(n, 32);
-    int64_t dim[FLUX_MAX_DIMS], step[FLUX_MAX_DIMS] = { 0 };
-    char *copy = (char *)flux__scratch((size_t)(all * 4));
-    if (!(m->words = copy)) return false;
-    for (int d = 0; d < FLUX_MAX_DIMS; d++) dim[d] = 1;
-    memcpy(dim, was.shape.dim, (size_t)was.shape.ndim * sizeof *dim);
-    memcpy(step, was.stride, (size_t)was.shape.ndim * sizeof *step);
-    flux__halves_copy t = { (const uint16_t *)(const void *)m->at, (uint16_t *)(void *)copy,
-                            { 0, { 0 }, { 0 } }, was.offset, n };
-    flux__merge_axes(&t.x, dim, step, 0, false);
-    flux__parallel((n + FLUX__WIDEN - 1) / FLUX__WIDEN, flux__copy_halves_part, &t);
-    for (int d = 0; d < FLUX_MAX_DIMS; d++) dim[d] = 1, step[d] = flux__copied_stride(m, d);
-    for (int d = 0; d < was.shape.ndim; d++) dim[was.owner[d]] *= was.shape.dim[d];
-    memcpy(m->o.shape.dim, dim, sizeof dim);
-    memcpy(m->o.stride, step, sizeof step);
-    m->o.shape.ndim = FLUX_MAX_DIMS, m->o.gather = false, m->o.offset = 0;
-    m->at = flux__pair_up(&m->o, copy, copy + (all - n) * 2, !i);
-    return true;
-}
-#else
-#  define flux__gather_pairs(m, i) ((void)(m), false)
-#endif
-
-/* Prepares operand i (0: A, 1: B) of product g; `memory` receives the f32 or the words that half
-   formats become, where they are not read as they lie. False: out of memory. */
-static bool flux__matrix_operand(const flux__run *run, const flux__operand *o, int i,
-                                 const flux__gemm_job *g, void *memory, flux__matrix *m) {
-    const bool widens = flux__is_half(o->dtype) && !g->tiles && !g->pairs;
-    int64_t first = 0, n = 0;
-    m->o = *o;
-    m->words = NULL;
-    m->size = o->dtype == FLUX_F64 ? 8 : g->tiles ? 2 : 4;
-    m->at = (const char *)run->ptr[m->o.src];
-    if (m->o.gather && g->pairs) {
-        if (!flux__gather_pairs(m, i)) return false;
-    } else if (m->o.gather) {
-        if (widens) {                     /* of windows, the image */
-            n = flux__operand_span(o, &first);
-            m->at = flux__widen_all(o->dtype, m->at + (o->offset + first) * 2, n, memory);
-            m->o.offset = -first;
-        }
-        flux__matrix_map(m, 0, -1);
-        flux__matrix_map(m, 1, -1);
-        m->row = m->col = 0;
-        return true;
-    } else if (g->pairs) m->at = flux__pair_up(&m->o, m->at, memory, !i);
-    else if (widens) {
-        if (flux__side_by_side(&m->o))
-            m->at = flux__widen_all(o->dtype, m->at + o->offset * 2, flux__count(&o->shape),
-                                    memory);
-        else {
-            m->at = (const char *)flux__widen(&m->o, m->at, memory);
-            flux__contiguous_strides(&m->o.shape, m->o.stride);
-        }
-        m->o.offset = 0;
-    }
-    bool vector = m->o.shape.ndim == 1;
-    m->row = vector && i == 0 ? 0 : m->o.stride[0];
-    m->col = vector ? (i == 0 ? m->o.stride[0] : 0) : m->o.stride[1];
-    return true;
-}
-
-FLUX__END_HOT
-
 /* ---------------------------------------------------------------------- cpu/rows.h
    Lines of a kernel's program that run as one: reductions of bools, which are
    counted; Adam's step; and rows of softmax, log-softmax or normalisation. Each
@@ -26920,7 +26105,996 @@ static void flux__do_chain(flux__block_run *b, int line) {
     }
 }
 
+#if FLUX__AMX
+/* Whether a product's lines are a chain that ends in a half format, none of whose operands has an
+   element a row; if so, runs it for columns j ... j+n-1, at most 32, of the job's batch, before the
+   product is transposed. x: lines of 32 columns, a row each; they become the results, in f32. */
+static bool flux__chain_lines(flux__job *job, int64_t j, int64_t n, float *x, int64_t lines) {
+    enum { LINES = 16 };
+    const flux__kernel *k = job->k;
+    const flux__chain *chain = &((const flux__cpu *)k->ready)->chain;
+    flux__block_run b;
+    flux__chain_run r;
+    float numbers[FLUX__CHAIN_STEPS][LINES * 32];
+    if (chain->last < 0 || k->value[chain->last].kind != FLUX__V_ROUND) return false;
+    if (chain->steps == 0) return true;
+    if (!flux__block_start(&b, job->run, job->k)) return false;
+    b.o0 = job->first + (job->batch * k->mnk[1] + j) * k->mnk[0];
+    b.product = (const char *)x;
+    r.steps = chain->steps;
+    for (int s = 0; s < r.steps; s++) {
+        flux__chain_half half;
+        flux__chain_step *step = &r.step[s];
+        *step = flux__chain_place(&b, s, &half);
+        if (step->along) return false;
+        if (!half.at && step->next == 0) continue;
+        float *to = numbers[s];
+        flux__load(FLUX__F32C, to, half.at ? half.dtype : FLUX_F32,
+                   half.at ? half.at : (const char *)step->at, step->next, n);
+        for (int64_t i = n; i < 32; i++) to[i] = 0;
+        for (int64_t i = 1; i < LINES; i++) memcpy(to + i * 32, to, 32 * sizeof *to);
+        step->at = to, step->along = true, step->next = 0;
+    }
+    r.x = r.y = x, r.x_next = r.y_next = r.rows = LINES * 32, r.columns = lines / LINES;
+    flux__chain_rows(&r);
+    r.x = r.y = x + r.rows * r.columns, r.rows = lines % LINES * 32, r.columns = 1;
+    if (r.rows) flux__chain_rows(&r);
+    return true;
+}
+#endif
+
 FLUX__END_LEAN
+
+/* ---------------------------------------------------------------------- cpu/conv_amx.h
+   Convolutions of bf16 by square windows by AMX's tiles, without collecting
+   windows. What tiles load are lines of 64 bytes, 16 that follow each other. Of
+   an image of many channels a line has 32 channels of a position (a place in the
+   image), and a tap's lines are those from some position on; of fewer channels
+   than 32 a line has a row of a window, all its taps' channels side by side, or 32
+   elements of it. Rows of the image, and positions of many channels, that are as
+   many apart as windows lie one behind the other. Positions go over the ends of
+   the image's rows: what is computed there is left out when results, line by
+   line, are transposed to columns.
+
+   Invariant: the sum of an element goes tap by tap over the channels of each, 32
+   at a time, or row by row over all of it, filled up with zeros. The product of
+   such windows goes in this order whether they are read of an image or were
+   stored, by its shape alone (flux__conv_by_taps): so both give the same bits.
+
+   Rejected: pairs of channels interleaved to planes of words, so that nothing is
+   transposed: a tile's rows are then in as many planes and begin anywhere in a
+   cache line, and products ran at 0.6 to 0.75 of the pace. Lines of a row's taps
+   that overlap, of few channels: what is not finite behind a window would spread
+   to it through weights of 0. */
+
+FLUX__BEGIN_HOT
+
+#if FLUX__AMX
+
+enum {
+    FLUX__CONV_TASK = 2048,               /* about so many positions are computed in a task, */
+    FLUX__CONV_PIECE = 240                /* and so many finished at a time */
+};
+#ifndef FLUX__CONV_BAND                   /* bytes of lines, about, that are made at a time */
+#  define FLUX__CONV_BAND (1 << 20)
+#endif
+
+typedef struct flux__conv_amx {
+    const flux__job *job;
+    const uint16_t *x;                    /* the first tap's element of the first window; steps from
+                                             there in elements: from window to window and from tap
+                                             to tap, in a row and down, by channel, by sample */
+    int64_t along, down, tap, tap_down, channel, sample;
+    int64_t size, stride;                 /* taps of a window's row, and of its column */
+    int64_t wide, high, channels, columns, samples;
+    bool flipped;                         /* taps go back as windows go on */
+    const char *weight;                   /* panels of 32 columns, in the order of steps */
+    float *c;                             /* NULL, or where results are stored as they are */
+    int64_t steps;                        /* of k, a line each */
+    /* Lines. few: of windows' rows. chunks: how many make a position or a row; pitch: from a row of
+       the image to the next one. whole: rows of the image lie as far apart, and are read as one. */
+    bool few, whole;
+    int64_t chunks, pitch;
+    int64_t band;                         /* rows of windows whose lines are made at a time */
+    int64_t tall, plane;                  /* then: rows of the image that lie one behind the other,
+                                             bytes of the lines of a chunk */
+    int64_t rows, piece;                  /* rows of windows in a task, and finished together */
+    int failed;
+} flux__conv_amx;
+
+/* A band of a sample: its first row of windows, and how many it has; its lines, and where each step
+   of k begins in them, in bytes. */
+typedef struct flux__conv_image {
+    const flux__conv_amx *all;
+    int64_t sample, first, high;
+    char *lines;
+    int64_t *at;
+} flux__conv_image;
+
+/* Whether a product of windows that flux__mark_windows has marked, of `size` taps a row and `wide`
+   windows a row, goes tap by tap: rows are not much shorter than with their windows' ends. */
+static bool flux__conv_by_taps(int64_t size, int64_t wide) { return size && wide >= 4 * size; }
+
+/* ---- the weight */
+
+/* A weight whose columns are packed in panels of 32, in the order of steps. ks, lines: maps of the
+   product's k and of its columns; order: by element of a step the product's, or -1 for zeros. */
+typedef struct flux__conv_weight {
+    const uint16_t *x;
+    const flux__axes *ks, *lines;
+    int64_t k, columns, steps;
+    const int32_t *order;
+    char *to;
+    int failed;
+} flux__conv_weight;
+
+/* Fills the order of the weight's elements, 32 for each step. The product's k goes channel by
+   channel, of each all taps. */
+static void flux__conv_order(const flux__conv_amx *w, int32_t *order) {
+    const int64_t n = w->size, taps = n * n, row = w->few ? n * w->channels : w->channels;
+    for (int64_t step = 0; step < w->steps; step++)
+        for (int64_t i = 0; i < 32; i++) {
+            const int64_t line = step / w->chunks, at = step % w->chunks * 32 + i,
+                          c = w->few ? at % w->channels : at, t = at / w->channels,
+                          tap = w->few ? line * n + t : line;
+            *order++ = (int32_t)(at >= row ? -1 : c * taps + (w->flipped ? taps - 1 - tap : tap));
+        }
+}
+
+/* Puts a panel's elements in that order. A word has two neighbours along k, of 32 columns. */
+static FLUX__AMX_FN void flux__conv_put_in_order(const char *x, const int32_t *order, int64_t words,
+                                                 char *to) {
+    for (; words > 0; words--, order += 2, to += FLUX__AMX_LINE)
+        for (int64_t i = 0; i < FLUX__AMX_LINE; i += 64) {
+            flux__amx_words a, b, none;
+            memset(&none, 0, sizeof none);
+            a = b = none;
+            if (order[0] >= 0) memcpy(&a, x + order[0] / 2 * FLUX__AMX_LINE + i, sizeof a);
+            if (order[1] >= 0) memcpy(&b, x + order[1] / 2 * FLUX__AMX_LINE + i, sizeof b);
+            a = (a >> (order[0] % 2 == 1 ? 16u : 0u) & 0xffffu) |
+                b >> (order[1] % 2 == 1 ? 16u : 0u) << 16;
+            memcpy(to + i, &a, sizeof a);
+        }
+}
+
+/* Packs 32 columns. */
+static void flux__conv_weight_part(void *ctx, int64_t part) {
+    flux__conv_weight *w = (flux__conv_weight *)ctx;
+    const int64_t first = part * 32, n = flux__gemm_min(w->columns - first, 32),
+                  plain = flux__gemm_up(w->k * 64, 64);
+    char *memory = (char *)flux__scratch((size_t)(plain + FLUX__AMX_PANEL((w->k + 31) / 32)));
+    if (!memory) {
+        flux__atomic_store32(&w->failed, 1);
+        return;
+    }
+    flux__amx_im2col(w->x, w->ks, 0, w->k, w->lines, first, n, (uint16_t *)(void *)memory, w->k);
+    flux__amx_pack((const uint16_t *)(void *)memory, w->k, 1, n, w->k, memory + plain);
+    flux__conv_put_in_order(memory + plain, w->order, w->steps * 16,
+                            w->to + part * FLUX__AMX_PANEL(w->steps));
+    flux__scratch_done(memory);
+}
+
+/* ---- the image */
+
+/* How far the i-th position of `n` windows' row or column lies from the first tap of the first
+   window: it is a tap of window i / stride, or of the last one. by, tap: from window to window and
+   from tap to tap. */
+static int64_t flux__conv_place(const flux__conv_amx *w, int64_t i, int64_t n, int64_t by,
+                                int64_t tap) {
+    const int64_t window = flux__gemm_min(i / w->stride, n - 1), t = i - window * w->stride;
+    return window * by + (w->flipped ? w->size - 1 - t : t) * tap;
+}
+
+/* Makes lines of 32 channels, or all there are, of n positions, at most 32, of a row of the image,
+   from position p on. x: the row's first window's first tap, at the first of the channels. */
+static void flux__conv_positions(const flux__conv_amx *w, const uint16_t *x, int64_t channels,
+                                 int64_t p, int64_t n, char *to) {
+    const int64_t tap = w->flipped ? -w->tap : w->tap;
+    if (w->along == w->stride * tap) {
+        x += flux__conv_place(w, p, w->wide, w->along, w->tap);
+        flux__amx_lines(x, tap, w->channel, n, channels, to, 64);
+        return;
+    }
+    for (int64_t i = 0; i < n; i++, to += 64) {
+        uint16_t line[32] = { 0 };
+        const uint16_t *at = x + flux__conv_place(w, p + i, w->wide, w->along, w->tap);
+        for (int64_t c = 0; c < channels; c++) line[c] = at[c * w->channel];
+        memcpy(to, line, sizeof line);
+    }
+}
+
+/* Where the first line of a row of the image is: row q of the band, of its positions those of a
+   phase. */
+static char *flux__conv_row_at(const flux__conv_image *m, int64_t chunk, int64_t phase, int64_t q) {
+    const flux__conv_amx *w = m->all;
+    return m->lines + chunk * w->plane +
+           ((phase * w->stride + q % w->stride) * w->tall + q / w->stride) * w->pitch * 64;
+}
+
+/* Makes the lines of one chunk of a row's positions. */
+static void flux__conv_row(const flux__conv_image *m, const uint16_t *x, int64_t chunk, int64_t q) {
+    const flux__conv_amx *w = m->all;
+    const int64_t n = (w->wide - 1) * w->stride + w->size,
+                  channels = flux__gemm_min(w->channels - chunk * 32, 32);
+    char memory[32 * 64];
+    for (int64_t p = 0, some; p < n; p += some) {
+        if (n - p < 32 && n >= 32) p = n - 32;                       /* whole lines are faster */
+        some = flux__gemm_min(n - p, 32);
+        char *to = w->stride == 1 ? flux__conv_row_at(m, chunk, 0, q) + p * 64 : memory;
+        flux__conv_positions(w, x, channels, p, some, to);
+        for (int64_t i = 0, at; i < w->stride && i < some && w->stride > 1; i++) {
+            to = flux__conv_row_at(m, chunk, (p + i) % w->stride, q) + (p + i) / w->stride * 64;
+            for (at = i; at < some; at += w->stride, to += 64) memcpy(to, memory + at * 64, 64);
+        }
+    }
+}
+
+/* Makes the lines of the windows' rows in a row of the image of few channels. memory: for its
+   positions, channels side by side, and 64 elements more. */
+static FLUX__AMX_FN void flux__conv_row_windows(const flux__conv_image *m, const uint16_t *x,
+                                                int64_t q, uint16_t *memory) {
+    const flux__conv_amx *w = m->all;
+    const int64_t n = (w->wide - 1) * w->stride + w->size, c = w->channels, step = w->stride * c;
+    char lines[32 * 64];
+    for (int64_t p = 0; p < n; p += 32) {
+        flux__conv_positions(w, x, c, p, flux__gemm_min(n - p, 32), lines);
+        for (int64_t i = 0; i < 32 && p + i < n; i++)
+            memcpy(memory + (p + i) * c, lines + i * 64, 64);
+    }
+    for (int64_t chunk = 0; chunk < w->chunks; chunk++) {
+        const uint16_t *from = memory + chunk * 32;
+        char *to = flux__conv_row_at(m, chunk, 0, q);
+        uint16_t inside[32];
+        for (int64_t i = 0; i < 32; i++) inside[i] = chunk * 32 + i < w->size * c ? 0xffff : 0;
+        flux__amx_words mask, line;
+        memcpy(&mask, inside, sizeof mask);
+        for (int64_t i = 0; i < w->wide; i++, from += step, to += 64) {
+            memcpy(&line, from, sizeof line);
+            line &= mask;
+            memcpy(to, &line, sizeof line);
+        }
+    }
+}
+
+/* A band is made ready in parts, of so many rows of the image, or positions if it is read as a
+   whole; in chunks of channels each. */
+static int64_t flux__conv_all(const flux__conv_image *m) {
+    const flux__conv_amx *w = m->all;
+    const int64_t rows = (m->high - 1) * w->stride + w->size;
+    return w->whole ? (rows - 1) * w->pitch + w->wide + w->size - 1 : rows;
+}
+static int64_t flux__conv_each(const flux__conv_amx *w) {
+    const int64_t task = FLUX__CONV_TASK;
+    return w->whole ? task : task / (w->wide * w->stride) + 1;
+}
+
+/* Makes the lines of one part. */
+static void flux__conv_lines(void *ctx, int64_t part) {
+    const flux__conv_image *m = (const flux__conv_image *)ctx;
+    const flux__conv_amx *w = m->all;
+    const int64_t kinds = w->few ? 1 : w->chunks, chunk = part % kinds, each = flux__conv_each(w),
+                  first = part / kinds * each,
+                  end = flux__gemm_min(flux__conv_all(m), first + each),
+                  n = (w->wide - 1) * w->stride + w->size;
+    const uint16_t *x = w->x + m->sample * w->sample + 32 * chunk * w->channel + m->first * w->down;
+    if (w->whole) {
+        x += flux__conv_place(w, 0, w->high, w->down, w->tap_down) +
+             flux__conv_place(w, 0, w->wide, w->along, w->tap);
+        for (int64_t i = first; i < end; i += 32) {
+            if (end - i < 32 && end - first >= 32) i = end - 32;     /* whole lines are faster */
+            flux__amx_lines(x + i, 1, w->channel, flux__gemm_min(end - i, 32),
+                            flux__gemm_min(w->channels - chunk * 32, 32),
+                            m->lines + chunk * w->plane + i * 64, 64);
+        }
+        return;
+    }
+    uint16_t *memory = NULL;
+    if (w->few) memory = (uint16_t *)flux__scratch((size_t)(n * w->channels + 64) * 2);
+    if (w->few && !memory) flux__atomic_store32((int *)(uintptr_t)&w->failed, 1);
+    for (int64_t q = first; q < end; q++) {
+        const uint16_t *row = x + flux__conv_place(w, q, w->high - m->first, w->down, w->tap_down);
+        if (!w->few) flux__conv_row(m, row, chunk, q);
+        else if (memory) flux__conv_row_windows(m, row, q, memory);
+    }
+    flux__scratch_done(memory);
+}
+
+/* ---- results */
+
+/* Results, position by position, a line each of 32 columns, of which some have been finished: the
+   line of the next one that counts, and its place in its row of positions. */
+typedef struct flux__conv_results { const char *line; int64_t x; } flux__conv_results;
+
+/* Finds the next n results; those behind them, up to `all`, are the last one. Lines have `bytes`
+   bytes. */
+static void flux__conv_next(const flux__conv_amx *w, flux__conv_results *r, int64_t n, int64_t all,
+                            int64_t bytes, const char **from) {
+    int64_t i = 0;
+    while (i < n) {
+        const int64_t left = w->wide - r->x, some = n - i < left ? n - i : left, end = i + some;
+        for (; i < end; r->line += bytes) from[i++] = r->line;
+        r->x += some;
+        if (some == left) r->x = 0, r->line += (w->pitch - w->wide) * bytes;
+    }
+    for (; i < all; i++) from[i] = from[n - 1];
+}
+/* Transposes 16 x 16 words, which are `at` bytes behind from[0] ... from[15], in a. */
+#define FLUX__CONV_LOAD(i) memcpy(&a[i], from[i] + at, 64);
+#define FLUX__CONV_TRANSPOSE(a, b) FLUX__AMX_SIXTEEN(FLUX__CONV_LOAD) FLUX__AMX_TRANSPOSE(a, b)
+
+/* Transposes the next `count` results, of f32, to n columns, ld elements apart. Of each column up
+   to 15 more elements are written. */
+static FLUX__AMX_FN void flux__conv_transpose(const flux__conv_amx *w, flux__conv_results *r,
+                                              int64_t count, int64_t n, float *c, int64_t ld) {
+    flux__amx_words a[16], b[16];
+    const char *from[16];
+    for (int64_t q = 0; q < count; q += 16) {
+        flux__conv_next(w, r, count - q < 16 ? count - q : 16, 16, 128, from);
+        for (int64_t j = 0, at = 0; j < n; j += 16, at += 64) {
+            float *to = c + j * ld + q;
+#define FLUX__CONV_STORE(i) memcpy(to + i * ld, &a[i], 64);
+            FLUX__CONV_TRANSPOSE(a, b)
+            if (n - j >= 16) { FLUX__AMX_SIXTEEN(FLUX__CONV_STORE) }
+            else for (int64_t i = 0; i < n - j; i++) FLUX__CONV_STORE(i)
+        }
+    }
+}
+
+/* Transposes the next `count` results, of a half format, to n columns, ld elements apart. */
+static FLUX__AMX_FN void flux__conv_transpose_halves(const flux__conv_amx *w,
+                                                     flux__conv_results *r, int64_t count,
+                                                     int64_t n, uint16_t *c, int64_t ld) {
+    flux__amx_words a[16], b[16], low[16];
+    flux__amx_halves y[2];
+    const char *all[32], **from = all;
+    const int64_t at = 0;
+    for (int64_t q = 0; q < count; q += 32) {
+        const int64_t some = count - q < 32 ? count - q : 32;
+        flux__conv_next(w, r, some, 32, 64, all);
+        FLUX__CONV_TRANSPOSE(a, b)
+        memcpy(low, a, sizeof a);
+        from = all + 16;
+        FLUX__CONV_TRANSPOSE(a, b)
+        from = all;
+        for (int64_t j = 0; j < n; j += 2) {
+            const flux__amx_halves x0 = (flux__amx_halves)low[j / 2],
+                                   x1 = (flux__amx_halves)a[j / 2];
+            FLUX__SHUFFLE(y[0], x0, x1, flux__amx_halves, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22,
+                          24, 26, 28, 30, 32, 34, 36, 38, 40, 42, 44, 46, 48, 50, 52, 54, 56, 58,
+                          60, 62)
+            FLUX__SHUFFLE(y[1], x0, x1, flux__amx_halves, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23,
+                          25, 27, 29, 31, 33, 35, 37, 39, 41, 43, 45, 47, 49, 51, 53, 55, 57, 59,
+                          61, 63)
+            for (int64_t i = 0; i < 2 && j + i < n; i++)
+                if (some == 32) memcpy(c + (j + i) * ld + q, &y[i], 64);
+                else memcpy(c + (j + i) * ld + q, &y[i], (size_t)some * 2);
+        }
+    }
+}
+
+/* Finishes `rows` rows of results of n columns from column j on; the first one is row i of the
+   product. results: lines of 32 floats; memory: for as many. */
+static void flux__conv_finish(const flux__conv_amx *w, flux__job *job, int worker, int64_t i,
+                              int64_t j, int64_t rows, int64_t n, float *results, float *memory) {
+    const flux__value *v = &job->k->value[job->k->nvalue - 1];
+    const int64_t count = rows * w->wide, ld = flux__gemm_up(count, 16), m = job->k->mnk[0],
+                  lines = (rows - 1) * w->pitch + w->wide;
+    flux__conv_results r = { (const char *)results, 0 };
+    /* of few columns, half of a line would be computed for nothing */
+    if (w->c || n <= 16 || !flux__chain_lines(job, j, n, results, lines)) {
+        float *c = w->c ? w->c + (job->batch * job->k->mnk[1] + j) * m + i : NULL;
+        flux__conv_transpose(w, &r, count, n, memory, ld);
+        for (int64_t q = 0; q < n && c; q++) memcpy(c + q * m, memory + q * ld, (size_t)count * 4);
+        if (!c) flux__epilogue(job, worker, i, j, count, n, memory, ld);
+        return;
+    }
+    flux__store(v->dtype, memory, 1, FLUX__F32C, results, lines * 32);
+    r.line = (const char *)memory;
+    flux__conv_transpose_halves(w, &r, count, n, (uint16_t *)job->run->ptr[v->out] + job->first +
+                                (job->batch * job->k->mnk[1] + j) * m + i, m);
+}
+
+/* Computes some rows of windows of a band, of all columns: of 32 columns all lines, before any is
+   finished. (Where tiles and vectors took turns after less, tiles were slower: their operands had
+   left the first-level cache.) */
+static void flux__conv_rows(void *ctx, int worker, int64_t number) {
+    const flux__conv_image *m = (const flux__conv_image *)ctx;
+    const flux__conv_amx *w = m->all;
+    const int64_t y0 = number * w->rows, rows = flux__gemm_min(w->rows, m->high - y0),
+        mb = (rows - 1) * w->pitch + w->wide, panel = FLUX__AMX_PANEL(w->steps),
+        lines = (rows + w->piece) * w->pitch + 16,
+        /* half a panel of 36 steps fits into the first-level cache; a longer one fares no better */
+        some = w->steps > 18 && w->steps <= 36 ? (w->steps + 1) / 2 : w->steps;
+    float *results = (float *)flux__scratch((size_t)lines * 128),
+          *memory = results + rows * w->pitch * 32;
+    flux__amx_shape shape = { 0, 0 };
+    flux__job job = *w->job;
+    job.batch = m->sample;
+    for (int64_t j = 0; j < w->columns && results; j += 32) {
+        const int64_t n = flux__gemm_min(w->columns - j, 32);
+        for (int64_t s = 0; s < w->steps; s += some) {
+            const flux__amx_columns x = { m->lines + y0 * w->pitch * 64, 64, m->at + s, NULL };
+            flux__amx_multiply(&shape, w->weight + j / 32 * panel + FLUX__AMX_PANEL(s), n, &x, mb,
+                               flux__gemm_min(w->steps - s, some), (char *)results, 128, s > 0);
+        }
+        for (int64_t y = 0; y < rows; y += w->piece)
+            flux__conv_finish(w, &job, worker, (m->first + y0 + y) * w->wide, j,
+                              flux__gemm_min(w->piece, rows - y), n,
+                              results + y * w->pitch * 32, memory);
+    }
+    FLUX__AMX_RELEASE()
+    flux__scratch_done(results);
+    if (!results || flux__atomic_load32(&job.failed))
+        flux__atomic_store32((int *)(uintptr_t)&w->failed, 1);
+}
+
+/* Finds where each step of k begins in the lines: of each row of a window its chunks, or of each
+   tap its channels'. */
+static void flux__conv_steps(const flux__conv_image *m) {
+    const flux__conv_amx *w = m->all;
+    for (int64_t s = 0; s < w->steps; s++) {
+        const int64_t line = s / w->chunks, u = w->few ? line : line / w->size,
+                      t = w->few ? 0 : line % w->size;
+        m->at[s] = flux__conv_row_at(m, s % w->chunks, t % w->stride, u) - m->lines +
+                   t / w->stride * 64;
+    }
+}
+
+/* Computes one sample, a band at a time. */
+static void flux__conv_sample(void *ctx, int64_t sample) {
+    flux__conv_amx *w = (flux__conv_amx *)ctx;
+    const int64_t table = flux__gemm_up(w->steps * 8, 64), kinds = w->few ? 1 : w->chunks;
+    flux__conv_image m = { w, sample, 0, 0, NULL, NULL };
+    m.at = (int64_t *)flux__scratch((size_t)(table + w->chunks * w->plane));
+    if (!m.at) {
+        flux__atomic_store32(&w->failed, 1);
+        return;
+    }
+    m.lines = (char *)m.at + table;
+    flux__conv_steps(&m);
+    for (; m.first < w->high; m.first += w->band) {
+        m.high = flux__gemm_min(w->band, w->high - m.first);
+        const int64_t parts = (flux__conv_all(&m) - 1) / flux__conv_each(w) + 1;
+        flux__parallel(kinds * parts, flux__conv_lines, &m);
+        flux__parallel_workers((m.high + w->rows - 1) / w->rows, flux__conv_rows, &m);
+    }
+    flux__scratch_done(m.at);
+}
+
+/* Finds the order of steps and lines of a convolution that goes by taps. */
+static void flux__conv_arrange(flux__conv_amx *w) {
+    w->few = w->channels < 32;
+    w->chunks = ((w->few ? w->size * w->channels : w->channels) + 31) / 32;
+    w->steps = w->size * (w->few ? 1 : w->size) * w->chunks;
+    w->pitch = w->wide + (w->few ? 0 : (w->size - 1) / w->stride);
+    const int64_t back = w->flipped ? -1 : 1;
+    w->whole = !w->few && w->stride == 1 && w->along == 1 && back * w->tap == 1 &&
+               back * w->tap_down == w->down && w->down >= w->pitch && w->down <= 2 * w->wide;
+    if (w->whole) w->pitch = w->down;
+}
+
+/* Computes such a convolution; its weight is given, too. */
+static void flux__conv_amx_run(flux__conv_amx *w) {
+    const int64_t threads = flux__num_threads(), phases = w->stride * (w->few ? 1 : w->stride),
+                  ends = (w->size - 1) / w->stride,
+                  row = phases * w->pitch * w->chunks * 64;          /* bytes of a row's lines */
+    w->band = flux__gemm_min(w->high, FLUX__CONV_BAND / row + 1);
+    if (w->band < 4 * w->size) w->band = flux__gemm_min(w->high, 4 * w->size);
+    w->band = flux__gemm_split(w->high, (w->high + w->band - 1) / w->band, 1);
+    w->tall = w->band + ends;
+    w->plane = (flux__gemm_up(phases * w->tall * w->pitch, 32) | 16) * 64;   /* no whole pages */
+    w->rows = flux__gemm_min(FLUX__CONV_TASK / w->pitch + 1, w->band);
+    if (w->samples < 2 * threads && threads > 1)
+        while (w->rows > 1 && (w->band + w->rows - 1) / w->rows < 2 * threads)
+            w->rows = (w->rows + 1) / 2;
+    w->piece = flux__gemm_min(w->rows, FLUX__CONV_PIECE / w->pitch);
+    if (w->piece < 1) w->piece = 1;
+    if (w->samples >= 2 * threads) flux__parallel(w->samples, flux__conv_sample, w);
+    else for (int64_t i = 0; i < w->samples; i++) flux__conv_sample(w, i);
+}
+#endif
+
+FLUX__END_HOT
+
+/* ---------------------------------------------------------------------- cpu/conv_amx_gradient.h
+   The gradient by its weight of a convolution of bf16 by square windows a step
+   apart, by AMX's tiles, without collecting windows. A channel of the image is
+   copied to a line whose positions go over the ends of the image's rows; a tap
+   reads the same line from another place on. Of y's gradient each column is
+   packed along such positions, with zeros at those that are no window's. So an
+   element is a sum over positions of two lines that both are contiguous.
+
+   Some samples' positions are taken together, and FLUX__CONV_CHUNK steps of them
+   are gone through tap by tap while they are in the first-level cache; sums wait
+   in memory.
+
+   Invariant: an element's sum goes over the samples and positions of each, for
+   any number of threads. What is no number times a zero is no number: an image
+   that is not finite everywhere is left to the product of its windows.
+
+   Rejected: y's gradient read from another place on in place of the image, whose
+   lines could begin at a cache line's beginning (a tenth at most, by a loop of its
+   own). Unmeasured: a large image in bands; the copies of one sample are as large
+   as the sample, its columns and these again. */
+
+FLUX__BEGIN_HOT
+
+#if FLUX__AMX
+
+enum { FLUX__CONV_CHUNK = 8 };
+#ifndef FLUX__CONV_MEMORY                 /* a test has less */
+#  define FLUX__CONV_MEMORY (1 << 20)     /* about as many bytes of operands are ready at a time */
+#endif
+
+/* One gradient: a product of A, the image's windows, and B, y's gradient. */
+typedef struct flux__weight_gradient {
+    const flux__job *job;
+    const uint16_t *x;                    /* the image's element that lies first, by position: */
+    int64_t corner;                       /* so far from A's first element */
+    int64_t channel, sample;              /* steps in elements */
+    flux__axes plane;                     /* places of a channel's positions */
+    bool back[2];                         /* taps go from the last to the first, by dim */
+    float *c;                             /* NULL, or where C is stored without an epilogue */
+    const uint16_t *y;                    /* y's gradient, and maps of its positions and columns */
+    const flux__axes *places, *lines;
+    int64_t size, wide, high, channels, columns, samples;
+    int64_t pitch;                        /* positions of a row */
+    int64_t steps;                        /* of a sample's positions, 32 each */
+    int64_t together, first;              /* samples that are taken together; the first of them */
+    int64_t part, line;                   /* bytes of a sample in a line, and of a line */
+    char *image, *panels, *sums;
+    uint16_t *rows;                       /* of one sample the columns of y's gradient */
+    int64_t *at, *tap;                    /* in a line, where each step and each tap begins */
+    int64_t shares;                       /* tasks that share 32 channels and 32 columns by taps */
+    int failed, special;                  /* special: the image is not finite */
+} flux__weight_gradient;
+
+/* Describes the gradient that is a product whose A is of windows, by maps of A's rows and of k; the
+   maps of B are in *w. False: it is no such gradient, or it has too few positions to be faster so
+   (measured: 1568 were not, where weights are 256 x 256). */
+static bool flux__weight_gradient_of(flux__weight_gradient *w, const flux__axes *rows,
+                                     const flux__axes *ks) {
+    if (rows->nd < 2 || rows->nd > 3 || ks->nd < 2 || ks->nd > 3 || rows->dim[0] < 2 ||
+        rows->dim[1] != rows->dim[0] || ks->dim[0] < rows->dim[0]) return false;
+    const int64_t ends = rows->dim[0] - 1;
+    w->size = rows->dim[0], w->wide = ks->dim[0], w->high = ks->dim[1];
+    w->channels = rows->nd > 2 ? rows->dim[2] : 1, w->samples = ks->nd > 2 ? ks->dim[2] : 1;
+    w->channel = rows->nd > 2 ? rows->step[2] : 0, w->sample = ks->nd > 2 ? ks->step[2] : 0;
+    w->pitch = w->wide + ends;
+    const flux__axes plane = { 2, { w->pitch, w->high + ends }, { ks->step[0], ks->step[1] } },
+                     line = { 1, { w->pitch * (w->high + ends) }, { ks->step[0] } };
+    w->plane = ks->step[1] == w->pitch * ks->step[0] ? line : plane;
+    for (int d = 0; d < 2; d++) {
+        const int64_t step = ks->step[d];
+        if (rows->step[d] != step && rows->step[d] != -step) return false;
+        w->back[d] = rows->step[d] != step;
+        if (w->back[d]) w->corner -= ends * step;
+    }
+    return w->wide * w->high * w->samples >= 2048 && w->places->dim[0] % w->wide == 0;
+}
+
+/* From where on in a line a tap's positions are, in bytes. */
+static int64_t flux__weight_gradient_tap(const flux__weight_gradient *w, int64_t t) {
+    const int64_t x = t % w->size, y = t / w->size, ends = w->size - 1;
+    return 2 * ((w->back[0] ? ends - x : x) + (w->back[1] ? ends - y : y) * w->pitch);
+}
+
+/* Whether all of n halves, a multiple of 32, are finite numbers of bf16. */
+static FLUX__AMX_FN bool flux__conv_finite(const char *x, int64_t n) {
+    flux__amx_halves v, any;
+    uint16_t all[32], found = 0;
+    memset(&any, 0, sizeof any);
+    for (int64_t i = 0; i < n; i += 32, x += 64) {
+        memcpy(&v, x, sizeof v);
+        any |= (flux__amx_halves)((v & 0x7f80) == 0x7f80);
+    }
+    memcpy(all, &any, sizeof all);
+    for (int i = 0; i < 32; i++) found |= all[i];
+    return !found;
+}
+
+/* Copies 32 channels of the samples that are taken together. */
+static void flux__weight_gradient_image(flux__weight_gradient *w, int64_t first) {
+    const flux__axes lines = { 1, { w->channels }, { w->channel } };
+    const int64_t n = flux__gemm_min(w->channels - first, 32);
+    char *to = w->image + first * w->line;
+    for (int64_t s = 0; s < w->together && w->first + s < w->samples; s++)
+        flux__amx_im2col(w->x + (w->first + s) * w->sample, &w->plane, 0,
+                         (w->high + w->size - 1) * w->pitch, &lines, first, n,
+                         (uint16_t *)(void *)(to + s * w->part), w->line / 2);
+    if (!flux__conv_finite(to, n * w->line / 2)) flux__atomic_store32(&w->special, 1);
+}
+
+/* Packs 32 columns of y's gradient of the samples that are taken together. Between rows lines are
+   zeros, as they were at first. */
+static void flux__weight_gradient_columns(const flux__weight_gradient *w, int64_t first) {
+    const int64_t n = flux__gemm_min(w->columns - first, 32), k = w->steps * 32;
+    uint16_t *lines = w->rows + first * k;
+    char *to = w->panels + first / 32 * FLUX__AMX_PANEL(w->steps * w->together);
+    int64_t at[64];
+    for (int64_t s = 0; s < w->together; s++, to += FLUX__AMX_PANEL(w->steps)) {
+        const int64_t row = (w->first + s) * w->high;
+        if (w->first + s >= w->samples) {
+            memset(to, 0, (size_t)FLUX__AMX_PANEL(w->steps));
+            continue;
+        }
+        for (int64_t y = 0, some; y < w->high; y += some) {
+            some = flux__gemm_min(w->high - y, 64);
+            for (int64_t i = 0; i < some; i++)
+                at[i] = flux__axes_at(w->places, (row + y + i) * w->wide);
+            for (int64_t i = 0; i < n; i++)
+                flux__amx_copy_run(w->y + flux__axes_at(w->lines, first + i), w->places->step[0],
+                                   at, some, w->wide, lines + i * k + y * w->pitch, w->pitch);
+        }
+        flux__amx_pack(lines, k, 1, n, k, to);
+    }
+}
+
+/* Makes 32 channels or 32 columns ready. */
+static void flux__weight_gradient_operand(void *ctx, int64_t part) {
+    flux__weight_gradient *w = (flux__weight_gradient *)ctx;
+    const int64_t images = (w->channels + 31) / 32;
+    if (part < images) flux__weight_gradient_image(w, part * 32);
+    else flux__weight_gradient_columns(w, (part - images) * 32);
+}
+
+/* Of 32 channels and 32 columns, by number, the sums: lines of 32 columns, channel by channel, of
+   each all taps. */
+static char *flux__weight_gradient_sums(const flux__weight_gradient *w, int64_t number) {
+    return w->sums + number * w->size * w->size * 4096;
+}
+
+/* Adds to the sums of 32 channels and 32 columns those of the samples that are taken together: by
+   all taps, or those of a row. */
+static void flux__weight_gradient_add(void *ctx, int worker, int64_t number) {
+    const flux__weight_gradient *w = (const flux__weight_gradient *)ctx;
+    const int64_t blocks = (w->channels + 31) / 32, block = number / w->shares,
+                  c = block % blocks * 32, j = block / blocks * 32,
+                  nc = flux__gemm_min(w->channels - c, 32),
+                  nj = flux__gemm_min(w->columns - j, 32), steps = w->steps * w->together,
+                  taps = w->size * w->size, first = number % w->shares * (taps / w->shares);
+    const char *panel = w->panels + j / 32 * FLUX__AMX_PANEL(steps), *x = w->image + c * w->line;
+    char *sums = flux__weight_gradient_sums(w, block);
+    flux__amx_shape shape = { 0, 0 };
+    (void)worker;
+    flux__amx_set(&shape, nj, nc);
+    for (int64_t s = 0, some; s < steps; s += some) {
+        some = steps - s < 2 * FLUX__CONV_CHUNK ? steps - s : (int64_t)FLUX__CONV_CHUNK;
+        for (int64_t t = first; t < first + taps / w->shares; t++)
+            flux__amx_block(nj > 16, nc > 16, some, panel + FLUX__AMX_PANEL(s), x + w->tap[t],
+                            w->line, w->at + s, NULL, sums + t * FLUX__AMX_LINE,
+                            taps * FLUX__AMX_LINE, w->first + s > 0);
+    }
+    FLUX__AMX_RELEASE()
+}
+
+/* Finishes 32 channels of 32 columns. */
+static void flux__weight_gradient_finish(void *ctx, int worker, int64_t number) {
+    flux__weight_gradient *w = (flux__weight_gradient *)ctx;
+    const int64_t blocks = (w->channels + 31) / 32, taps = w->size * w->size,
+                  c = number % blocks * 32, j = number / blocks * 32,
+                  rows = flux__gemm_min(w->channels - c, 32) * taps,
+                  n = flux__gemm_min(w->columns - j, 32), ld = flux__gemm_up(rows, 16) | 16;
+    const char *sums = flux__weight_gradient_sums(w, number);
+    char *block = (char *)flux__scratch((size_t)(ld * n) * 4);
+    flux__job job = *w->job;
+    for (int64_t i = 0; i < rows && block; i += 16)
+        for (int64_t l = 0; l < n; l += 16)
+            flux__amx_turn(sums + i * FLUX__AMX_LINE + 4 * l, FLUX__AMX_LINE,
+                           flux__gemm_min(rows - i, 16), block + (l * ld + i) * 4, ld * 4,
+                           flux__gemm_min(n - l, 16));
+    if (block && !w->c) flux__epilogue(&job, worker, c * taps, j, rows, n, block, ld);
+    for (int64_t l = 0; l < n && block && w->c; l++)
+        memcpy(w->c + (j + l) * w->channels * taps + c * taps, block + l * ld * 4,
+               (size_t)rows * 4);
+    if (!block || flux__atomic_load32(&job.failed)) flux__atomic_store32(&w->failed, 1);
+    flux__scratch_done(block);
+}
+
+/* Asks for the memory of an image's lines, of y's lines and panels, of sums and of places. */
+static void *flux__weight_gradient_memory(flux__weight_gradient *w) {
+    const int64_t images = (w->channels + 31) / 32, columns = (w->columns + 31) / 32,
+                  image = images * 32 * w->line, rows = columns * 32 * w->steps * 64,
+                  panels = columns * FLUX__AMX_PANEL(w->steps * w->together),
+                  taps = w->size * w->size, sums = images * columns * taps * 4096;
+    char *memory = (char *)flux__scratch((size_t)(image + rows + panels + sums +
+                                                  (w->steps * w->together + taps) * 8));
+    if (!memory) return NULL;
+    w->image = memory, w->rows = (uint16_t *)(void *)(memory + image);
+    w->panels = memory + image + rows, w->sums = w->panels + panels;
+    w->at = (int64_t *)(void *)(w->sums + sums), w->tap = w->at + w->steps * w->together;
+    for (int64_t s = 0; s < w->together; s++)
+        for (int64_t i = 0; i < w->steps; i++) w->at[s * w->steps + i] = s * w->part + i * 64;
+    for (int64_t t = 0; t < taps; t++) w->tap[t] = flux__weight_gradient_tap(w, t);
+    memset(memory, 0, (size_t)(image + rows));
+    return memory;
+}
+
+/* Computes the gradient. False, and nothing is done: the image is not finite. */
+static bool flux__weight_gradient_run(flux__weight_gradient *w) {
+    const int64_t ends = w->size - 1, images = (w->channels + 31) / 32,
+                  columns = (w->columns + 31) / 32;
+    w->steps = ((w->high - 1) * w->pitch + w->wide + 31) / 32;
+    w->part = flux__gemm_up(ends * w->pitch + ends + w->steps * 32, 32) * 2;
+    const int64_t each = images * 32 * w->part + columns * FLUX__AMX_PANEL(w->steps),
+                  least = (FLUX__CONV_CHUNK + w->steps - 1) / w->steps,
+                  most = FLUX__CONV_MEMORY / each > least ? FLUX__CONV_MEMORY / each : least,
+                  times = (w->samples + most - 1) / most;
+    w->together = (w->samples + times - 1) / times;
+    w->line = w->together * w->part | 64;                  /* an odd number of cache lines */
+    w->shares = images * columns < flux__num_threads() ? w->size : 1;
+    void *memory = flux__weight_gradient_memory(w);
+    if (!memory) return w->failed = 1, true;
+    for (w->first = 0; w->first < w->samples; w->first += w->together) {
+        flux__parallel(images + columns, flux__weight_gradient_operand, w);
+        if (flux__atomic_load32(&w->failed) || flux__atomic_load32(&w->special)) break;
+        flux__parallel_workers(images * columns * w->shares, flux__weight_gradient_add, w);
+    }
+    const bool ok = w->first >= w->samples;
+    if (ok) flux__parallel_workers(images * columns, flux__weight_gradient_finish, w);
+    flux__scratch_done(memory);
+    return ok || flux__atomic_load32(&w->failed);
+}
+#endif
+
+FLUX__END_HOT
+
+/* ---------------------------------------------------------------------- cpu/product_operands.h
+   A product's operands as they are multiplied: where they lie and with which
+   strides, or for windows of an image, which are never stored, the implicit-GEMM
+   maps of their rows and columns. Half formats are converted to f32, of windows
+   the image; bf16 is left as it is for AMX's tiles, or becomes vnni pairs, that
+   is words of two neighbours along k.
+
+   Invariant: what multiplies half formats is chosen by shapes, dtypes and what
+   flux__mark_windows has marked, never by whether an operand is gathered. */
+
+FLUX__BEGIN_HOT
+
+/* Whether a product is one of two bf16 matrices. */
+static bool flux__both_bf16(const flux__kernel *k) {
+    const flux__operand *o = k->operand;
+    return o[0].dtype == FLUX_BF16 && o[1].dtype == FLUX_BF16 && k->mnk[0] > 1 && k->mnk[1] > 1 &&
+           k->mnk[2] > 1;
+}
+
+/* Whether AMX's tiles compute a product, */
+static bool flux__by_tiles(const flux__kernel *k) {
+    return flux__both_bf16(k) && flux__amx_wants(k->mnk[0], k->mnk[1], k->mnk[2]);
+}
+/* What flux__mark_windows has told of a product; size 0: nothing. */
+typedef struct flux__square_windows {
+    int64_t size, stride, wide, high;
+    bool flipped, forward;
+} flux__square_windows;
+static flux__square_windows flux__product_mark(const flux__run *run, const flux__kernel *k) {
+    const int64_t mark = run->g->node[k->node]->arg.i[3];
+    const flux__square_windows m = { mark >> 2 & 15, mark >> 6 & 15, mark >> 10 & ((1 << 26) - 1),
+                                     mark >> 36, (mark & 2) != 0, (mark & 1) != 0 };
+    return m;
+}
+/* Whether a product is of 3 x 3 windows a step apart: in f32 it may take fewer multiplications
+   (cpu/winograd.h). */
+static bool flux__product_of_three(const flux__run *run, const flux__kernel *k) {
+    const flux__square_windows m = flux__product_mark(run, k);
+    return m.size == 3 && m.stride == 1;
+}
+/* or vnni pairs. Those of such windows are converted. */
+static bool flux__by_pairs(const flux__run *run, const flux__kernel *k) {
+    return FLUX__BF16 && flux__simd() > 2 && flux__both_bf16(k) && !flux__by_tiles(k) &&
+           !flux__product_of_three(run, k);
+}
+/* Bytes that a product's operands need where they are converted. */
+static size_t flux__product_scratch(const flux__kernel *k) {
+    return flux__by_tiles(k) ? 0
+        : flux__widened_bytes(&k->operand[0]) + flux__widened_bytes(&k->operand[1]);
+}
+
+#if FLUX__BF16
+/* Makes vnni pairs. x: n x k, with strides row and col; to: n x (k + 1) / 2 words, contiguous,
+   word (i, l) of x's columns 2l and 2l + 1. The last column of an odd k is paired with zeros. */
+FLUX__GEMM_FN() void flux__pair_columns(const uint16_t *x, int64_t row, int64_t col, int64_t k,
+                                        int64_t n, uint32_t *to) {
+    typedef uint16_t V __attribute__((vector_size(16)));
+    typedef uint16_t At __attribute__((vector_size(16), aligned(2), may_alias));
+    int64_t i;
+    for (; k > 1; k -= 2, x += 2 * col, to += n) {
+        for (i = 0; row == 1 && i + 8 <= n; i += 8) {
+            V a = *(const At *)(const void *)(x + i), b = *(const At *)(const void *)(x + col + i),
+              low, high;
+            FLUX__SHUFFLE(low, a, b, V, 0, 8, 1, 9, 2, 10, 3, 11)
+            FLUX__SHUFFLE(high, a, b, V, 4, 12, 5, 13, 6, 14, 7, 15)
+            ((At *)(void *)(to + i))[0] = low, ((At *)(void *)(to + i))[1] = high;
+        }
+        for (; i < n; i++) to[i] = x[i * row] | (uint32_t)x[i * row + col] << 16;
+    }
+    for (i = 0; k > 0 && i < n; i++) to[i] = x[i * row];
+}
+
+/* Pairs an operand's neighbours along dim k into words, line by line: a line is n words of two
+   columns, or of a row that has the neighbours contiguous. lines: lines of one matrix; total:
+   of all; each: of a task. */
+typedef struct flux__pairing {
+    const flux__operand *o;
+    const uint16_t *x;
+    uint32_t *to;
+    int k;
+    int64_t lines, n, total, each;
+} flux__pairing;
+/* Makes the words of one task's lines. */
+static void flux__pair_part(void *ctx, int64_t part) {
+    const flux__pairing *t = (const flux__pairing *)ctx;
+    const flux__operand *o = t->o;
+    int64_t k = o->shape.dim[t->k], row = o->stride[!t->k], col = o->stride[t->k], at, rest, some;
+    for (int64_t line = part * t->each, end = flux__gemm_min(line + t->each, t->total); line < end;
+         line += some) {
+        const uint16_t *x = t->x + o->offset;
+        uint32_t *to = t->to + line * t->n;
+        at = line % t->lines, rest = line / t->lines;
+        some = flux__gemm_min(end - line, t->lines - at);
+        for (int d = 2; d < o->shape.ndim; rest /= o->shape.dim[d++])
+            x += rest % o->shape.dim[d] * o->stride[d];
+        if (col != 1)
+            flux__pair_columns(x + 2 * at * col, row, col, flux__gemm_min(2 * some, k - 2 * at),
+                               t->n, to);
+        else for (int64_t i = at; i < at + some; i++, to += t->n)
+            to[t->n - 1] = 0, memcpy(to, x + i * row, (size_t)k * 2);
+    }
+}
+
+/* Whether the pairs of operand *o at `src` are words in memory already. */
+static bool flux__paired(const flux__operand *o, const char *src, int k) {
+    bool there = o->stride[k] == 1 && o->shape.dim[k] % 2 == 0 && o->offset % 2 == 0 &&
+                 (intptr_t)src % 4 == 0;
+    for (int d = 0; d < o->shape.ndim; d++) there = there && (d == k || o->stride[d] % 2 == 0);
+    return there;
+}
+
+/* Makes *o an operand of words: where the pairs are words already they are used in place,
+   otherwise they are made in `memory`. Returns the address of the words. */
+static const char *flux__pair_up(flux__operand *o, const char *src, void *memory, int k) {
+    flux__operand was = *o;
+    int64_t words = (o->shape.dim[k] + 1) / 2, rows = o->shape.dim[!k], size = words * rows;
+    bool along = o->stride[k] == 1, there = flux__paired(o, src, k);
+    o->shape.dim[k] = words;
+    if (there) {
+        for (int d = 0; d < o->shape.ndim; d++) o->stride[d] /= d == k ? 1 : 2;
+        o->offset /= 2;
+        return src;
+    }
+    o->offset = 0;
+    o->stride[k] = along ? 1 : rows;
+    o->stride[!k] = along ? words : 1;
+    for (int d = 2; d < o->shape.ndim; size *= o->shape.dim[d++]) o->stride[d] = size;
+    flux__pairing t = { &was, (const uint16_t *)(const void *)src, (uint32_t *)memory, k,
+                        along ? rows : words, along ? words : rows, 0, 0 };
+    t.total = size / t.n, t.each = FLUX__WIDEN / 2 / t.n + 1;
+    flux__parallel((t.total + t.each - 1) / t.each, flux__pair_part, &t);
+    return (const char *)memory;
+}
+#else
+#  define flux__paired(o, src, k) ((void)(src), false)
+#  define flux__pair_up(o, src, memory, k) (src)
+#endif
+
+/* An operand of a product: where it is, its strides in elements, or for a gathered operand (an
+   im2col operand that is never stored) the implicit-GEMM maps of its rows and columns. */
+typedef struct flux__matrix {
+    const char *at;
+    int64_t row, col;
+    flux__operand o;
+    int64_t size;       /* bytes of an element, or of a word */
+    flux__axes map[2];  /* of a gathered operand: maps of its rows and its columns */
+    void *words;        /* NULL, or scratch memory for a gathered operand's pairs */
+} flux__matrix;
+
+/* Makes the map of the operand's rows (side 0) or columns (side 1) from its dims that belong to
+   dim `side` of the product's index space, then those of dim `more` (-1: none). */
+static void flux__matrix_map(flux__matrix *m, int side, int more) {
+    int64_t dim[FLUX_MAX_DIMS] = { 1, 1, 1, 1, 1, 1, 1, 1 }, step[FLUX_MAX_DIMS] = { 0 };
+    for (int n = 0, owner = side; owner >= 0; owner = owner == side ? more : -1)
+        for (int d = 0; d < m->o.shape.ndim; d++)
+            if ((m->o.gather ? m->o.owner[d] : d) == owner)
+                dim[n] = m->o.shape.dim[d], step[n++] = m->o.stride[d];
+    flux__merge_axes(&m->map[side], dim, step, 0, false);
+}
+
+/* The stride along `side` that a contiguous copy of a gathered operand would have. */
+static int64_t flux__copied_stride(const flux__matrix *m, int side) {
+    int64_t step = 1;
+    int d = 0;
+    while (d < m->o.shape.ndim && (m->o.owner[d] != side || m->o.shape.dim[d] == 1))
+        step *= m->o.shape.dim[d++];
+    return d < m->o.shape.ndim ? step : 1;
+}
+
+#if FLUX__BF16
+/* A gathered operand of a half format, of n elements, that is copied in parts of FLUX__WIDEN. */
+typedef struct flux__halves_copy {
+    const uint16_t *from;
+    uint16_t *to;
+    flux__axes x;
+    int64_t offset, n;
+} flux__halves_copy;
+static void flux__copy_halves(void *ctx, int64_t offset, int64_t step, int64_t at, int64_t n) {
+    const flux__halves_copy *c = (const flux__halves_copy *)ctx;
+    if (step == 1) memcpy(c->to + at, c->from + offset, (size_t)n * 2);
+    else for (int64_t i = 0; i < n; i++) c->to[at + i] = c->from[offset + i * step];
+}
+static void flux__copy_halves_part(void *ctx, int64_t part) {
+    const flux__halves_copy *c = (const flux__halves_copy *)ctx;
+    const int64_t at = part * FLUX__WIDEN;
+    flux__each_run(&c->x, c->offset, at, flux__gemm_min(c->n - at, FLUX__WIDEN), at,
+                   flux__copy_halves, ctx);
+}
+
+/* Makes the vnni pairs of a gathered operand, from a copy that is as it would be if it were stored:
+   so whether it is shows in no result. False: out of memory. */
+static bool flux__gather_pairs(flux__matrix *m, int i) {
+    const flux__operand was = m->o;
+    const int64_t n = flux__count(&was.shape), all = n + flux__gemm_up(n, 32);
+    int64_t dim[FLUX_MAX_DIMS], step[FLUX_MAX_DIMS] = { 0 };
+    char *copy = (char *)flux__scratch((size_t)(all * 4));
+    if (!(m->words = copy)) return false;
+    for (int d = 0; d < FLUX_MAX_DIMS; d++) dim[d] = 1;
+    memcpy(dim, was.shape.dim, (size_t)was.shape.ndim * sizeof *dim);
+    memcpy(step, was.stride, (size_t)was.shape.ndim * sizeof *step);
+    flux__halves_copy t = { (const uint16_t *)(const void *)m->at, (uint16_t *)(void *)copy,
+                            { 0, { 0 }, { 0 } }, was.offset, n };
+    flux__merge_axes(&t.x, dim, step, 0, false);
+    flux__parallel((n + FLUX__WIDEN - 1) / FLUX__WIDEN, flux__copy_halves_part, &t);
+    for (int d = 0; d < FLUX_MAX_DIMS; d++) dim[d] = 1, step[d] = flux__copied_stride(m, d);
+    for (int d = 0; d < was.shape.ndim; d++) dim[was.owner[d]] *= was.shape.dim[d];
+    memcpy(m->o.shape.dim, dim, sizeof dim);
+    memcpy(m->o.stride, step, sizeof step);
+    m->o.shape.ndim = FLUX_MAX_DIMS, m->o.gather = false, m->o.offset = 0;
+    m->at = flux__pair_up(&m->o, copy, copy + (all - n) * 2, !i);
+    return true;
+}
+#else
+#  define flux__gather_pairs(m, i) ((void)(m), false)
+#endif
+
+/* Prepares operand i (0: A, 1: B) of product g; `memory` receives the f32 or the words that half
+   formats become, where they are not read as they lie. False: out of memory. */
+static bool flux__matrix_operand(const flux__run *run, const flux__operand *o, int i,
+                                 const flux__gemm_job *g, void *memory, flux__matrix *m) {
+    const bool widens = flux__is_half(o->dtype) && !g->tiles && !g->pairs;
+    int64_t first = 0, n = 0;
+    m->o = *o;
+    m->words = NULL;
+    m->size = o->dtype == FLUX_F64 ? 8 : g->tiles ? 2 : 4;
+    m->at = (const char *)run->ptr[m->o.src];
+    if (m->o.gather && g->pairs) {
+        if (!flux__gather_pairs(m, i)) return false;
+    } else if (m->o.gather) {
+        if (widens) {                     /* of windows, the image */
+            n = flux__operand_span(o, &first);
+            m->at = flux__widen_all(o->dtype, m->at + (o->offset + first) * 2, n, memory);
+            m->o.offset = -first;
+        }
+        flux__matrix_map(m, 0, -1);
+        flux__matrix_map(m, 1, -1);
+        m->row = m->col = 0;
+        return true;
+    } else if (g->pairs) m->at = flux__pair_up(&m->o, m->at, memory, !i);
+    else if (widens) {
+        if (flux__side_by_side(&m->o))
+            m->at = flux__widen_all(o->dtype, m->at + o->offset * 2, flux__count(&o->shape),
+                                    memory);
+        else {
+            m->at = (const char *)flux__widen(&m->o, m->at, memory);
+            flux__contiguous_strides(&m->o.shape, m->o.stride);
+        }
+        m->o.offset = 0;
+    }
+    bool vector = m->o.shape.ndim == 1;
+    m->row = vector && i == 0 ? 0 : m->o.stride[0];
+    m->col = vector ? (i == 0 ? m->o.stride[0] : 0) : m->o.stride[1];
+    return true;
+}
+
+FLUX__END_HOT
 
 /* ---------------------------------------------------------------------- cpu/whole.h
    Kernels that are no elementwise program: spread (the reverse of a strided
@@ -29432,7 +29606,7 @@ static bool flux__halves_apart(flux__products *p) {
         !flux__is_half(o[1].dtype) || o[0].shape.ndim < 2 || o[1].shape.ndim < 2)
         return false;
     /* a product of 3 x 3 windows may go by cpu/winograd.h, which gives other sums */
-    if (flux__product_mark(p->job.run, p->job.k).size == 3) return false;
+    if (flux__product_of_three(p->job.run, p->job.k)) return false;
     if (o[0].gather || o[1].gather || (double)p->g.m * (double)p->g.n * (double)k < 4e5 ||
         flux__gemm_min(p->g.m, p->g.n) * k > 1 << 18) return false;
     if (p->g.pairs && flux__paired(&o[0], (const char *)p->job.run->ptr[o[0].src], 1) &&
@@ -29487,7 +29661,7 @@ static void flux__winograd_kept(flux__products *p, flux__winograd *w) {
    computes, which *w describes then. */
 static bool flux__by_winograd(const flux__products *p, flux__winograd *w) {
     const flux__square_windows mark = flux__product_mark(p->job.run, p->job.k);
-    if (mark.size != 3 || !mark.forward || p->f64 || p->g.tiles) return false;
+    if (mark.size != 3 || mark.stride > 1 || !mark.forward || p->f64 || p->g.tiles) return false;
     memset(w, 0, sizeof *w);
     w->flip = mark.flipped, w->wide = mark.wide, w->high = mark.high;
     w->channels = p->g.k / 9, w->columns = p->g.n, w->samples = p->batches;
@@ -29676,32 +29850,31 @@ static bool flux__products_operands(flux__products *p) {
 }
 
 #if FLUX__AMX
-/* Describes a convolution that goes by taps: the product's operands, and `taps`, its map of k in
-   that order. */
-static void flux__conv_of(const flux__products *p, flux__conv_amx *w, flux__axes *taps) {
-    const flux__square_windows mark = flux__product_mark(p->job.run, p->job.k);
-    const flux__axes plain = { 1, { p->g.k }, { p->a.col } },
-                     *k = p->a.o.gather ? &p->a.map[1] : &plain;
+/* Describes a convolution that goes by taps, of the product's operands. */
+static void flux__conv_of(const flux__products *p, const flux__square_windows *mark,
+                          flux__conv_amx *w) {
+    const flux__axes rows = { 1, { p->g.m }, { p->a.row } }, ks = { 1, { p->g.k }, { p->a.col } },
+                     *m = p->a.o.gather ? &p->a.map[0] : &rows,
+                     *k = p->a.o.gather ? &p->a.map[1] : &ks;
     memset(w, 0, sizeof *w);
-    w->job = &p->job, w->size = mark.size;
+    w->job = &p->job, w->size = mark->size, w->stride = mark->stride, w->flipped = mark->flipped;
+    w->wide = mark->wide, w->high = mark->high, w->channels = p->g.k / (w->size * w->size);
+    w->columns = p->g.n, w->samples = p->batches;
+    w->along = flux__axes_at(m, 1), w->down = flux__axes_at(m, w->wide);
     w->tap = flux__axes_at(k, 1), w->tap_down = flux__axes_at(k, w->size);
     w->channel = flux__axes_at(k, w->size * w->size);
-    w->wide = mark.wide, w->high = p->g.m / w->wide, w->channels = p->g.k / (w->size * w->size);
-    w->columns = p->g.n, w->samples = p->batches;
     w->x = (const uint16_t *)flux__matrix_at(p->job.k, &p->a, 0);
     if (w->samples > 1) w->sample = (const uint16_t *)flux__matrix_at(p->job.k, &p->a, 1) - w->x;
-    if (p->a.o.gather && flux__axes_at(&p->a.map[0], 1) == 1)
-        w->down = flux__axes_at(&p->a.map[0], w->wide);
-    const flux__axes order = { 3, { w->channels, w->size, w->size },
-                               { w->channel, w->tap, w->tap_down } };
-    *taps = order;
+    if (p->bare) w->c = (float *)p->job.run->ptr[p->job.k->value[0].out];
+    flux__conv_arrange(w);
 }
 
-/* Finds the memory of a convolution's weight in that order that is kept from call to call: it is to
-   be filled if p->kept[1] says so. NULL: there is none. */
-static char *flux__conv_weight_kept(flux__products *p, const flux__conv_weight *w, int64_t bytes) {
+/* Finds the memory of a convolution's weight, in the order of steps, that is kept from call to
+   call: it is to be filled if p->kept[1] says so. NULL: there is none. */
+static char *flux__conv_weight_kept(flux__products *p, const flux__conv_amx *c,
+                                    const flux__conv_weight *w, int64_t bytes) {
     const flux__kernel *k = p->job.k;
-    int64_t what[16] = { 'c', w->taps, w->panels, k->operand[1].offset };
+    int64_t what[16] = { 'c', c->size, c->flipped, k->operand[1].offset };
     if (!((const flux__cpu *)k->ready)->keeps[1] ||
         !flux__kept_side(w->ks, w->k, 0, 3, what + 4) ||
         !flux__kept_side(w->lines, w->columns, 0, 3, what + 10)) return NULL;
@@ -29709,46 +29882,35 @@ static char *flux__conv_weight_kept(flux__products *p, const flux__conv_weight *
     return p->copy[1] ? (char *)p->copy[1]->ptr : NULL;
 }
 
-/* The weight of a convolution, tap by tap, in panels of 32 columns or as k elements a column: the
-   memory kept of it or, as *scratch, memory that the caller gives back. NULL: out of memory. */
-static char *flux__conv_weight_of(flux__products *p, int64_t taps, bool panels, void **scratch) {
+/* The weight of a convolution in panels of 32 columns, in the order of steps: the memory kept of it
+   or, as *scratch, memory that the caller gives back. NULL: out of memory. */
+static char *flux__conv_weight_of(flux__products *p, const flux__conv_amx *c, void **scratch) {
     flux__axes map[2];
     flux__maps_of_b(p, map);
     flux__conv_weight w = { (const uint16_t *)flux__matrix_at(p->job.k, &p->b, 0), &map[0], &map[1],
-                            taps, p->g.k, p->g.n, panels, NULL, 0 };
-    const int64_t bytes = w.k * flux__gemm_up(w.columns, 32) * 2;
-    w.to = flux__conv_weight_kept(p, &w, bytes);
+                            p->g.k, p->g.n, c->steps, NULL, NULL, 0 };
+    const int64_t bytes = (w.columns + 31) / 32 * FLUX__AMX_PANEL(w.steps);
+    w.to = flux__conv_weight_kept(p, c, &w, bytes);
     if (w.to && !p->kept[1]) return w.to;
     if (!w.to) *scratch = w.to = (char *)flux__scratch((size_t)bytes);
-    if (w.to) flux__parallel((w.columns + 31) / 32, flux__conv_weight_part, &w);
-    return flux__atomic_load32(&w.failed) ? NULL : w.to;
+    int32_t *order = (int32_t *)flux__scratch((size_t)w.steps * 32 * sizeof *order);
+    if (order) flux__conv_order(c, order);
+    w.order = order;
+    if (w.to && order) flux__parallel((w.columns + 31) / 32, flux__conv_weight_part, &w);
+    flux__scratch_done(order);
+    return !order || flux__atomic_load32(&w.failed) ? NULL : w.to;
 }
 
-/* Computes a product of windows that goes by taps: from the image, if its rows lie side by side.
-   False: it is left to be multiplied, and its operands are in that order now. *scratch: memory that
-   they read, to be given back, or NULL. */
+/* Computes a product of windows that goes by taps. False, and nothing is done: it is another one.
+   *scratch: memory to be given back, or NULL. */
 static bool flux__products_by_taps(flux__products *p, void **scratch) {
-    flux__axes taps;
     flux__conv_amx w;
     const flux__square_windows mark = flux__product_mark(p->job.run, p->job.k);
-    if (!p->g.tiles || !mark.forward || !flux__conv_by_taps(mark.size, mark.wide, p->g.k))
-        return false;
-    flux__conv_of(p, &w, &taps);
-    const bool direct = !p->bare && flux__conv_amx_wants(&w);
-    w.weight = flux__conv_weight_of(p, w.size * w.size, direct, scratch);
-    if (!w.weight) return p->failed = 1, true;
-    if (direct) {
-        flux__conv_amx_run(&w);
-        p->failed |= flux__atomic_load32(&w.failed);
-        return true;
-    }
-    const flux__axes rows = { 1, { p->g.m }, { p->a.row } };
-    if (!p->a.o.gather) p->a.map[0] = rows;
-    p->a.map[1] = taps, p->g.a_map = p->a.map, p->g.a_row = p->g.a_col = 0;
-    p->b.at = w.weight, p->b.o.offset = 0, p->b.o.gather = false;
-    p->b.o.shape.ndim = 2;                /* all samples have this matrix */
-    p->g.b_map = NULL, p->g.b_row = 1, p->g.b_col = p->g.k;
-    return false;
+    if (!p->g.tiles || !mark.forward || !flux__conv_by_taps(mark.size, mark.wide)) return false;
+    flux__conv_of(p, &mark, &w);
+    if ((w.weight = flux__conv_weight_of(p, &w, scratch)) != NULL) flux__conv_amx_run(&w);
+    p->failed |= !w.weight || flux__atomic_load32(&w.failed);
+    return true;
 }
 
 /* Computes a product that is the gradient of a convolution by its weight from the image. False, and

@@ -29,7 +29,7 @@ static half_conv half_convs_any(flux_dtype dtype) {
     flux_shape x = { 0, { 0 } }, w = { 0, { 0 } }, step = { 0, { 0 } }, pad = { 0, { 0 } }, apart = { 0, { 0 } };
     for (int64_t d = 0; d < nd; d++) {
         w.dim[w.ndim++] = plain ? 3 : sizes[half_convs_dice(5)];
-        step.dim[step.ndim++] = 1 + (!plain && !half_convs_dice(4)), apart.dim[apart.ndim++] = 1 + (!plain && !half_convs_dice(5));
+        step.dim[step.ndim++] = d && step.dim[0] > 1 && half_convs_dice(4) ? step.dim[0] : 1 + (!half_convs_dice(4) ? half_convs_dice(3) : 0), apart.dim[apart.ndim++] = 1 + (!plain && !half_convs_dice(5));
         pad.dim[pad.ndim++] = half_convs_dice(2);
         x.dim[x.ndim++] = 9 + half_convs_dice(nd == 1 ? 90 : 14);
     }
@@ -76,7 +76,7 @@ static flux_tensor *half_convs_stored(const half_conv *c) {
                 *weight = flux_reshape(o.weight, columns->dim[1], out / g, g), *y = flux_matmul(columns, weight);
     if (w.nd == 2 && g == 1) flux__mark_windows(y, &w, true);
     const int64_t m = columns->dim[0], n = out / g, k = columns->dim[1];
-    const bool pairs = flux__simd() > 2 && (y->arg.i[3] >> 2 & 15) != 3 && m > 1 && n > 1 && k > 1;
+    const bool pairs = flux__simd() > 2 && (y->arg.i[3] >> 2 & 255) != (3 | 1 << 4) && m > 1 && n > 1 && k > 1;
     return c->dtype == FLUX_BF16 && (flux__amx_wants(m, n, k) || pairs) ? flux_eval(y) : NULL;
 }
 

@@ -10,6 +10,7 @@
 #include "casts.h"
 #include "gemm_pack.h"
 #include "backend.h"
+#include "run.h"
 #include "rows.h"
 #include "transfers.h"
 #include "blocks.h"
@@ -436,6 +437,44 @@ static void flux__do_chain(flux__block_run *b, int line) {
         else flux__chain_rows(&r);
     }
 }
+
+#if FLUX__AMX
+/* Whether a product's lines are a chain that ends in a half format, none of whose operands has an
+   element a row; if so, runs it for columns j ... j+n-1, at most 32, of the job's batch, before the
+   product is transposed. x: lines of 32 columns, a row each; they become the results, in f32. */
+static bool flux__chain_lines(flux__job *job, int64_t j, int64_t n, float *x, int64_t lines) {
+    enum { LINES = 16 };
+    const flux__kernel *k = job->k;
+    const flux__chain *chain = &((const flux__cpu *)k->ready)->chain;
+    flux__block_run b;
+    flux__chain_run r;
+    float numbers[FLUX__CHAIN_STEPS][LINES * 32];
+    if (chain->last < 0 || k->value[chain->last].kind != FLUX__V_ROUND) return false;
+    if (chain->steps == 0) return true;
+    if (!flux__block_start(&b, job->run, job->k)) return false;
+    b.o0 = job->first + (job->batch * k->mnk[1] + j) * k->mnk[0];
+    b.product = (const char *)x;
+    r.steps = chain->steps;
+    for (int s = 0; s < r.steps; s++) {
+        flux__chain_half half;
+        flux__chain_step *step = &r.step[s];
+        *step = flux__chain_place(&b, s, &half);
+        if (step->along) return false;
+        if (!half.at && step->next == 0) continue;
+        float *to = numbers[s];
+        flux__load(FLUX__F32C, to, half.at ? half.dtype : FLUX_F32,
+                   half.at ? half.at : (const char *)step->at, step->next, n);
+        for (int64_t i = n; i < 32; i++) to[i] = 0;
+        for (int64_t i = 1; i < LINES; i++) memcpy(to + i * 32, to, 32 * sizeof *to);
+        step->at = to, step->along = true, step->next = 0;
+    }
+    r.x = r.y = x, r.x_next = r.y_next = r.rows = LINES * 32, r.columns = lines / LINES;
+    flux__chain_rows(&r);
+    r.x = r.y = x + r.rows * r.columns, r.rows = lines % LINES * 32, r.columns = 1;
+    if (r.rows) flux__chain_rows(&r);
+    return true;
+}
+#endif
 
 FLUX__END_LEAN
 

@@ -9,30 +9,33 @@
 #include "loops.h"
 #include "casts.h"
 #include "gemm_pack.h"
+#include "gemm_tasks.h" /* flux__gemm_split */
 #include "gemm_amx.h"
-#include "backend.h"
 #include "run.h"
 #include "products.h"
+#include "chains.h"
 
 /* ---------------------------------------------------------------------- cpu/conv_amx.h
-   Convolutions of bf16 by square windows a step apart, by AMX's tiles, without
-   collecting windows. Of an image each position's channels are put side by side,
-   32 of them in 64 bytes; then a tap's positions are the image from some place
-   on, and a tile loads 16 positions that follow each other. Positions go over
-   the ends of the image's rows: what is computed there is left out when results,
-   position by position, are transposed to columns.
+   Convolutions of bf16 by square windows by AMX's tiles, without collecting
+   windows. What tiles load are lines of 64 bytes, 16 that follow each other. Of
+   an image of many channels a line has 32 channels of a position (a place in the
+   image), and a tap's lines are those from some position on; of fewer channels
+   than 32 a line has a row of a window, all its taps' channels side by side, or 32
+   elements of it. Rows of the image, and positions of many channels, that are as
+   many apart as windows lie one behind the other. Positions go over the ends of
+   the image's rows: what is computed there is left out when results, line by
+   line, are transposed to columns.
 
-   Invariant: the sum of an element goes tap by tap, over the channels of each.
-   The product of such windows goes in this order whether they are read so,
-   collected or stored, by its shape alone (flux__conv_by_taps): so all of these
-   give the same bits.
+   Invariant: the sum of an element goes tap by tap over the channels of each, 32
+   at a time, or row by row over all of it, filled up with zeros. The product of
+   such windows goes in this order whether they are read of an image or were
+   stored, by its shape alone (flux__conv_by_taps): so both give the same bits.
 
    Rejected: pairs of channels interleaved to planes of words, so that nothing is
    transposed: a tile's rows are then in as many planes and begin anywhere in a
-   cache line, and products ran at 0.6 to 0.75 of the pace. Unmeasured: rows of
-   positions by themselves, whose last tile would not be filled (56 are 32 and
-   24), and images made ready for all samples at first, which would leave the
-   second-level cache. */
+   cache line, and products ran at 0.6 to 0.75 of the pace. Lines of a row's taps
+   that overlap, of few channels: what is not finite behind a window would spread
+   to it through weights of 0. */
 
 FLUX__BEGIN_HOT
 
@@ -42,116 +45,228 @@ enum {
     FLUX__CONV_TASK = 2048,               /* about so many positions are computed in a task, */
     FLUX__CONV_PIECE = 240                /* and so many finished at a time */
 };
+#ifndef FLUX__CONV_BAND                   /* bytes of lines, about, that are made at a time */
+#  define FLUX__CONV_BAND (1 << 20)
+#endif
 
 typedef struct flux__conv_amx {
     const flux__job *job;
-    const uint16_t *x;                    /* the image's element of position 0 and the first tap,
-                                             and steps in elements: */
-    int64_t tap, tap_down, down, channel, sample;
-    int64_t size;                         /* taps of a window's row, and of its column */
+    const uint16_t *x;                    /* the first tap's element of the first window; steps from
+                                             there in elements: from window to window and from tap
+                                             to tap, in a row and down, by channel, by sample */
+    int64_t along, down, tap, tap_down, channel, sample;
+    int64_t size, stride;                 /* taps of a window's row, and of its column */
     int64_t wide, high, channels, columns, samples;
-    const char *weight;                   /* panels of 32 columns, tap by tap */
-    int64_t low;                          /* from the first tap to the one that lies first */
-    int64_t used;                         /* positions of the image */
-    int64_t plane;                        /* bytes of all positions, 32 channels each */
-    int64_t steps;                        /* of k: 32 channels of a tap each */
-    int64_t rows, piece;                  /* rows of positions in a task, and finished together */
+    bool flipped;                         /* taps go back as windows go on */
+    const char *weight;                   /* panels of 32 columns, in the order of steps */
+    float *c;                             /* NULL, or where results are stored as they are */
+    int64_t steps;                        /* of k, a line each */
+    /* Lines. few: of windows' rows. chunks: how many make a position or a row; pitch: from a row of
+       the image to the next one. whole: rows of the image lie as far apart, and are read as one. */
+    bool few, whole;
+    int64_t chunks, pitch;
+    int64_t band;                         /* rows of windows whose lines are made at a time */
+    int64_t tall, plane;                  /* then: rows of the image that lie one behind the other,
+                                             bytes of the lines of a chunk */
+    int64_t rows, piece;                  /* rows of windows in a task, and finished together */
     int failed;
 } flux__conv_amx;
 
-/* One sample: its planes, and where each step of k begins in them, in bytes. */
+/* A band of a sample: its first row of windows, and how many it has; its lines, and where each step
+   of k begins in them, in bytes. */
 typedef struct flux__conv_image {
     const flux__conv_amx *all;
-    int64_t sample;
-    char *planes;
+    int64_t sample, first, high;
+    char *lines;
     int64_t *at;
 } flux__conv_image;
 
 /* Whether a product of windows that flux__mark_windows has marked, of `size` taps a row and `wide`
-   windows a row, goes tap by tap: steps of k are whole channels, and rows are not much shorter than
-   with their windows' ends. */
-static bool flux__conv_by_taps(int64_t size, int64_t wide, int64_t k) {
-    return size && k % (size * size * 32) == 0 && wide >= 4 * size;
-}
+   windows a row, goes tap by tap: rows are not much shorter than with their windows' ends. */
+static bool flux__conv_by_taps(int64_t size, int64_t wide) { return size && wide >= 4 * size; }
 
 /* ---- the weight */
 
-/* A weight whose columns, of each of `taps` taps the channels, are packed in panels of 32, or
-   copied: `to` has k elements a column. ks, lines: maps of the product's k and of its columns. */
+/* A weight whose columns are packed in panels of 32, in the order of steps. ks, lines: maps of the
+   product's k and of its columns; order: by element of a step the product's, or -1 for zeros. */
 typedef struct flux__conv_weight {
     const uint16_t *x;
     const flux__axes *ks, *lines;
-    int64_t taps, k, columns;
-    bool panels;
+    int64_t k, columns, steps;
+    const int32_t *order;
     char *to;
     int failed;
 } flux__conv_weight;
-/* Bytes of a panel of k elements a column. */
-static int64_t flux__conv_panel(int64_t k) { return FLUX__AMX_PANEL(k / 32); }
 
-/* Puts a panel whose lines go channel by channel, of each all taps, in the order tap by tap. A word
-   has two neighbours along k, of 32 columns. */
-static FLUX__AMX_FN void flux__conv_tap_order(const char *x, int64_t taps, int64_t channels,
-                                              char *to) {
-    for (int64_t t = 0; t < taps; t++)
-        for (int64_t c = 0; c < channels; c += 2, to += FLUX__AMX_LINE) {
-            const int64_t first = c * taps + t, second = first + taps;
-            const uint32_t odd = first % 2 ? 16 : 0, other = second % 2 ? 16 : 0;
-            for (int64_t i = 0; i < FLUX__AMX_LINE; i += 64) {
-                flux__amx_words a, b;
-                memcpy(&a, x + first / 2 * FLUX__AMX_LINE + i, sizeof a);
-                memcpy(&b, x + second / 2 * FLUX__AMX_LINE + i, sizeof b);
-                a = (a >> odd & 0xffffu) | b >> other << 16;
-                memcpy(to + i, &a, sizeof a);
-            }
+/* Fills the order of the weight's elements, 32 for each step. The product's k goes channel by
+   channel, of each all taps. */
+static void flux__conv_order(const flux__conv_amx *w, int32_t *order) {
+    const int64_t n = w->size, taps = n * n, row = w->few ? n * w->channels : w->channels;
+    for (int64_t step = 0; step < w->steps; step++)
+        for (int64_t i = 0; i < 32; i++) {
+            const int64_t line = step / w->chunks, at = step % w->chunks * 32 + i,
+                          c = w->few ? at % w->channels : at, t = at / w->channels,
+                          tap = w->few ? line * n + t : line;
+            *order++ = (int32_t)(at >= row ? -1 : c * taps + (w->flipped ? taps - 1 - tap : tap));
         }
 }
 
-/* Packs or copies 32 columns. */
+/* Puts a panel's elements in that order. A word has two neighbours along k, of 32 columns. */
+static FLUX__AMX_FN void flux__conv_put_in_order(const char *x, const int32_t *order, int64_t words,
+                                                 char *to) {
+    for (; words > 0; words--, order += 2, to += FLUX__AMX_LINE)
+        for (int64_t i = 0; i < FLUX__AMX_LINE; i += 64) {
+            flux__amx_words a, b, none;
+            memset(&none, 0, sizeof none);
+            a = b = none;
+            if (order[0] >= 0) memcpy(&a, x + order[0] / 2 * FLUX__AMX_LINE + i, sizeof a);
+            if (order[1] >= 0) memcpy(&b, x + order[1] / 2 * FLUX__AMX_LINE + i, sizeof b);
+            a = (a >> (order[0] % 2 == 1 ? 16u : 0u) & 0xffffu) |
+                b >> (order[1] % 2 == 1 ? 16u : 0u) << 16;
+            memcpy(to + i, &a, sizeof a);
+        }
+}
+
+/* Packs 32 columns. */
 static void flux__conv_weight_part(void *ctx, int64_t part) {
     flux__conv_weight *w = (flux__conv_weight *)ctx;
     const int64_t first = part * 32, n = flux__gemm_min(w->columns - first, 32),
-                  bytes = flux__conv_panel(w->k);
-    char *memory = (char *)flux__scratch((size_t)bytes * (w->panels ? 2 : 3)),
-         *plain = memory + bytes, *panel = w->panels ? w->to + part * bytes : plain + bytes;
+                  plain = flux__gemm_up(w->k * 64, 64);
+    char *memory = (char *)flux__scratch((size_t)(plain + FLUX__AMX_PANEL((w->k + 31) / 32)));
     if (!memory) {
         flux__atomic_store32(&w->failed, 1);
         return;
     }
     flux__amx_im2col(w->x, w->ks, 0, w->k, w->lines, first, n, (uint16_t *)(void *)memory, w->k);
-    flux__amx_pack((const uint16_t *)(void *)memory, w->k, 1, n, w->k, plain);
-    flux__conv_tap_order(plain, w->taps, w->k / w->taps, panel);
-    for (int64_t s = 0; s < w->k / 32 && !w->panels; s++)
-        for (int64_t i = 0; i < n; i += 16)
-            flux__amx_turn(panel + FLUX__AMX_PANEL(s) + 4 * i, FLUX__AMX_LINE, 16,
-                           w->to + (first + i) * w->k * 2 + s * 64, w->k * 2,
-                           flux__gemm_min(n - i, 16));
+    flux__amx_pack((const uint16_t *)(void *)memory, w->k, 1, n, w->k, memory + plain);
+    flux__conv_put_in_order(memory + plain, w->order, w->steps * 16,
+                            w->to + part * FLUX__AMX_PANEL(w->steps));
     flux__scratch_done(memory);
 }
 
 /* ---- the image */
 
-/* A sample's positions are made ready in so many parts, of so many positions each. */
-static int64_t flux__conv_shares(const flux__conv_amx *w) {
-    return flux__gemm_up(w->used, FLUX__CONV_TASK) / FLUX__CONV_TASK;
-}
-static int64_t flux__conv_share(const flux__conv_amx *w) {
-    return (w->used + flux__conv_shares(w) - 1) / flux__conv_shares(w);
+/* How far the i-th position of `n` windows' row or column lies from the first tap of the first
+   window: it is a tap of window i / stride, or of the last one. by, tap: from window to window and
+   from tap to tap. */
+static int64_t flux__conv_place(const flux__conv_amx *w, int64_t i, int64_t n, int64_t by,
+                                int64_t tap) {
+    const int64_t window = flux__gemm_min(i / w->stride, n - 1), t = i - window * w->stride;
+    return window * by + (w->flipped ? w->size - 1 - t : t) * tap;
 }
 
-/* Puts 32 channels of some of a sample's positions side by side. */
-static void flux__conv_positions(void *ctx, int64_t part) {
+/* Makes lines of 32 channels, or all there are, of n positions, at most 32, of a row of the image,
+   from position p on. x: the row's first window's first tap, at the first of the channels. */
+static void flux__conv_positions(const flux__conv_amx *w, const uint16_t *x, int64_t channels,
+                                 int64_t p, int64_t n, char *to) {
+    const int64_t tap = w->flipped ? -w->tap : w->tap;
+    if (w->along == w->stride * tap) {
+        x += flux__conv_place(w, p, w->wide, w->along, w->tap);
+        flux__amx_lines(x, tap, w->channel, n, channels, to, 64);
+        return;
+    }
+    for (int64_t i = 0; i < n; i++, to += 64) {
+        uint16_t line[32] = { 0 };
+        const uint16_t *at = x + flux__conv_place(w, p + i, w->wide, w->along, w->tap);
+        for (int64_t c = 0; c < channels; c++) line[c] = at[c * w->channel];
+        memcpy(to, line, sizeof line);
+    }
+}
+
+/* Where the first line of a row of the image is: row q of the band, of its positions those of a
+   phase. */
+static char *flux__conv_row_at(const flux__conv_image *m, int64_t chunk, int64_t phase, int64_t q) {
+    const flux__conv_amx *w = m->all;
+    return m->lines + chunk * w->plane +
+           ((phase * w->stride + q % w->stride) * w->tall + q / w->stride) * w->pitch * 64;
+}
+
+/* Makes the lines of one chunk of a row's positions. */
+static void flux__conv_row(const flux__conv_image *m, const uint16_t *x, int64_t chunk, int64_t q) {
+    const flux__conv_amx *w = m->all;
+    const int64_t n = (w->wide - 1) * w->stride + w->size,
+                  channels = flux__gemm_min(w->channels - chunk * 32, 32);
+    char memory[32 * 64];
+    for (int64_t p = 0, some; p < n; p += some) {
+        if (n - p < 32 && n >= 32) p = n - 32;                       /* whole lines are faster */
+        some = flux__gemm_min(n - p, 32);
+        char *to = w->stride == 1 ? flux__conv_row_at(m, chunk, 0, q) + p * 64 : memory;
+        flux__conv_positions(w, x, channels, p, some, to);
+        for (int64_t i = 0, at; i < w->stride && i < some && w->stride > 1; i++) {
+            to = flux__conv_row_at(m, chunk, (p + i) % w->stride, q) + (p + i) / w->stride * 64;
+            for (at = i; at < some; at += w->stride, to += 64) memcpy(to, memory + at * 64, 64);
+        }
+    }
+}
+
+/* Makes the lines of the windows' rows in a row of the image of few channels. memory: for its
+   positions, channels side by side, and 64 elements more. */
+static FLUX__AMX_FN void flux__conv_row_windows(const flux__conv_image *m, const uint16_t *x,
+                                                int64_t q, uint16_t *memory) {
+    const flux__conv_amx *w = m->all;
+    const int64_t n = (w->wide - 1) * w->stride + w->size, c = w->channels, step = w->stride * c;
+    char lines[32 * 64];
+    for (int64_t p = 0; p < n; p += 32) {
+        flux__conv_positions(w, x, c, p, flux__gemm_min(n - p, 32), lines);
+        for (int64_t i = 0; i < 32 && p + i < n; i++)
+            memcpy(memory + (p + i) * c, lines + i * 64, 64);
+    }
+    for (int64_t chunk = 0; chunk < w->chunks; chunk++) {
+        const uint16_t *from = memory + chunk * 32;
+        char *to = flux__conv_row_at(m, chunk, 0, q);
+        uint16_t inside[32];
+        for (int64_t i = 0; i < 32; i++) inside[i] = chunk * 32 + i < w->size * c ? 0xffff : 0;
+        flux__amx_words mask, line;
+        memcpy(&mask, inside, sizeof mask);
+        for (int64_t i = 0; i < w->wide; i++, from += step, to += 64) {
+            memcpy(&line, from, sizeof line);
+            line &= mask;
+            memcpy(to, &line, sizeof line);
+        }
+    }
+}
+
+/* A band is made ready in parts, of so many rows of the image, or positions if it is read as a
+   whole; in chunks of channels each. */
+static int64_t flux__conv_all(const flux__conv_image *m) {
+    const flux__conv_amx *w = m->all;
+    const int64_t rows = (m->high - 1) * w->stride + w->size;
+    return w->whole ? (rows - 1) * w->pitch + w->wide + w->size - 1 : rows;
+}
+static int64_t flux__conv_each(const flux__conv_amx *w) {
+    const int64_t task = FLUX__CONV_TASK;
+    return w->whole ? task : task / (w->wide * w->stride) + 1;
+}
+
+/* Makes the lines of one part. */
+static void flux__conv_lines(void *ctx, int64_t part) {
     const flux__conv_image *m = (const flux__conv_image *)ctx;
     const flux__conv_amx *w = m->all;
-    const int64_t chunks = w->channels / 32, c = part % chunks,
-        each = flux__conv_share(w), first = part / chunks * each,
-        end = flux__gemm_min(w->used, first + each);
-    const uint16_t *x = w->x + m->sample * w->sample + 32 * c * w->channel + w->low;
-    for (int64_t i = first; i < end; i += 32) {
-        if (end - i < 32 && end - first >= 32) i = end - 32;         /* whole lines are faster */
-        flux__amx_lines(x + i, 1, w->channel, flux__gemm_min(end - i, 32), 32,
-                        m->planes + c * w->plane + i * 64, 64);
+    const int64_t kinds = w->few ? 1 : w->chunks, chunk = part % kinds, each = flux__conv_each(w),
+                  first = part / kinds * each,
+                  end = flux__gemm_min(flux__conv_all(m), first + each),
+                  n = (w->wide - 1) * w->stride + w->size;
+    const uint16_t *x = w->x + m->sample * w->sample + 32 * chunk * w->channel + m->first * w->down;
+    if (w->whole) {
+        x += flux__conv_place(w, 0, w->high, w->down, w->tap_down) +
+             flux__conv_place(w, 0, w->wide, w->along, w->tap);
+        for (int64_t i = first; i < end; i += 32) {
+            if (end - i < 32 && end - first >= 32) i = end - 32;     /* whole lines are faster */
+            flux__amx_lines(x + i, 1, w->channel, flux__gemm_min(end - i, 32),
+                            flux__gemm_min(w->channels - chunk * 32, 32),
+                            m->lines + chunk * w->plane + i * 64, 64);
+        }
+        return;
     }
+    uint16_t *memory = NULL;
+    if (w->few) memory = (uint16_t *)flux__scratch((size_t)(n * w->channels + 64) * 2);
+    if (w->few && !memory) flux__atomic_store32((int *)(uintptr_t)&w->failed, 1);
+    for (int64_t q = first; q < end; q++) {
+        const uint16_t *row = x + flux__conv_place(w, q, w->high - m->first, w->down, w->tap_down);
+        if (!w->few) flux__conv_row(m, row, chunk, q);
+        else if (memory) flux__conv_row_windows(m, row, q, memory);
+    }
+    flux__scratch_done(memory);
 }
 
 /* ---- results */
@@ -169,7 +284,7 @@ static void flux__conv_next(const flux__conv_amx *w, flux__conv_results *r, int6
         const int64_t left = w->wide - r->x, some = n - i < left ? n - i : left, end = i + some;
         for (; i < end; r->line += bytes) from[i++] = r->line;
         r->x += some;
-        if (some == left) r->x = 0, r->line += (w->down - w->wide) * bytes;
+        if (some == left) r->x = 0, r->line += (w->pitch - w->wide) * bytes;
     }
     for (; i < all; i++) from[i] = from[n - 1];
 }
@@ -227,58 +342,55 @@ static FLUX__AMX_FN void flux__conv_transpose_halves(const flux__conv_amx *w,
     }
 }
 
-/* Whether the program does nothing but store the product in a half format. */
-static bool flux__stores_half(const flux__kernel *k) {
-    const flux__chain *c = &((const flux__cpu *)k->ready)->chain;
-    return c->last >= 0 && c->steps == 0;
-}
-
 /* Finishes `rows` rows of results of n columns from column j on; the first one is row i of the
    product. results: lines of 32 floats; memory: for as many. */
 static void flux__conv_finish(const flux__conv_amx *w, flux__job *job, int worker, int64_t i,
-                              int64_t j, int64_t rows, int64_t n, const float *results,
-                              float *memory) {
+                              int64_t j, int64_t rows, int64_t n, float *results, float *memory) {
     const flux__value *v = &job->k->value[job->k->nvalue - 1];
-    const int64_t count = rows * w->wide, ld = flux__gemm_up(count, 16), m = job->k->mnk[0];
+    const int64_t count = rows * w->wide, ld = flux__gemm_up(count, 16), m = job->k->mnk[0],
+                  lines = (rows - 1) * w->pitch + w->wide;
     flux__conv_results r = { (const char *)results, 0 };
-    if (!flux__stores_half(job->k)) {
+    /* of few columns, half of a line would be computed for nothing */
+    if (w->c || n <= 16 || !flux__chain_lines(job, j, n, results, lines)) {
+        float *c = w->c ? w->c + (job->batch * job->k->mnk[1] + j) * m + i : NULL;
         flux__conv_transpose(w, &r, count, n, memory, ld);
-        flux__epilogue(job, worker, i, j, count, n, memory, ld);
+        for (int64_t q = 0; q < n && c; q++) memcpy(c + q * m, memory + q * ld, (size_t)count * 4);
+        if (!c) flux__epilogue(job, worker, i, j, count, n, memory, ld);
         return;
     }
-    flux__store(v->dtype, memory, 1, FLUX__F32C, results, ((rows - 1) * w->down + w->wide) * 32);
+    flux__store(v->dtype, memory, 1, FLUX__F32C, results, lines * 32);
     r.line = (const char *)memory;
     flux__conv_transpose_halves(w, &r, count, n, (uint16_t *)job->run->ptr[v->out] + job->first +
                                 (job->batch * job->k->mnk[1] + j) * m + i, m);
 }
 
-/* Computes some rows of positions of a sample, of all columns: of 32 columns all positions, before
-   any is finished. (Where tiles and vectors took turns after less, tiles were slower: their
-   operands had left the first-level cache.) */
+/* Computes some rows of windows of a band, of all columns: of 32 columns all lines, before any is
+   finished. (Where tiles and vectors took turns after less, tiles were slower: their operands had
+   left the first-level cache.) */
 static void flux__conv_rows(void *ctx, int worker, int64_t number) {
     const flux__conv_image *m = (const flux__conv_image *)ctx;
     const flux__conv_amx *w = m->all;
-    const int64_t y0 = number * w->rows, rows = flux__gemm_min(w->rows, w->high - y0),
-        mb = (rows - 1) * w->down + w->wide, panel = flux__conv_panel(w->steps * 32),
-        lines = (rows + w->piece) * w->down + 16,
+    const int64_t y0 = number * w->rows, rows = flux__gemm_min(w->rows, m->high - y0),
+        mb = (rows - 1) * w->pitch + w->wide, panel = FLUX__AMX_PANEL(w->steps),
+        lines = (rows + w->piece) * w->pitch + 16,
         /* half a panel of 36 steps fits into the first-level cache; a longer one fares no better */
         some = w->steps > 18 && w->steps <= 36 ? (w->steps + 1) / 2 : w->steps;
     float *results = (float *)flux__scratch((size_t)lines * 128),
-          *memory = results + rows * w->down * 32;
+          *memory = results + rows * w->pitch * 32;
     flux__amx_shape shape = { 0, 0 };
     flux__job job = *w->job;
     job.batch = m->sample;
     for (int64_t j = 0; j < w->columns && results; j += 32) {
         const int64_t n = flux__gemm_min(w->columns - j, 32);
         for (int64_t s = 0; s < w->steps; s += some) {
-            const flux__amx_columns x = { m->planes + y0 * w->down * 64, 64, m->at + s, NULL };
+            const flux__amx_columns x = { m->lines + y0 * w->pitch * 64, 64, m->at + s, NULL };
             flux__amx_multiply(&shape, w->weight + j / 32 * panel + FLUX__AMX_PANEL(s), n, &x, mb,
                                flux__gemm_min(w->steps - s, some), (char *)results, 128, s > 0);
         }
         for (int64_t y = 0; y < rows; y += w->piece)
-            flux__conv_finish(w, &job, worker, (y0 + y) * w->wide, j,
-                              flux__gemm_min(w->piece, rows - y), n, results + y * w->down * 32,
-                              memory);
+            flux__conv_finish(w, &job, worker, (m->first + y0 + y) * w->wide, j,
+                              flux__gemm_min(w->piece, rows - y), n,
+                              results + y * w->pitch * 32, memory);
     }
     FLUX__AMX_RELEASE()
     flux__scratch_done(results);
@@ -286,47 +398,67 @@ static void flux__conv_rows(void *ctx, int worker, int64_t number) {
         flux__atomic_store32((int *)(uintptr_t)&w->failed, 1);
 }
 
-/* Computes one sample. */
+/* Finds where each step of k begins in the lines: of each row of a window its chunks, or of each
+   tap its channels'. */
+static void flux__conv_steps(const flux__conv_image *m) {
+    const flux__conv_amx *w = m->all;
+    for (int64_t s = 0; s < w->steps; s++) {
+        const int64_t line = s / w->chunks, u = w->few ? line : line / w->size,
+                      t = w->few ? 0 : line % w->size;
+        m->at[s] = flux__conv_row_at(m, s % w->chunks, t % w->stride, u) - m->lines +
+                   t / w->stride * 64;
+    }
+}
+
+/* Computes one sample, a band at a time. */
 static void flux__conv_sample(void *ctx, int64_t sample) {
     flux__conv_amx *w = (flux__conv_amx *)ctx;
-    const int64_t chunks = w->channels / 32, table = flux__gemm_up(w->steps * 8, 64);
-    flux__conv_image m = { w, sample, NULL, NULL };
-    m.at = (int64_t *)flux__scratch((size_t)(table + chunks * w->plane));
+    const int64_t table = flux__gemm_up(w->steps * 8, 64), kinds = w->few ? 1 : w->chunks;
+    flux__conv_image m = { w, sample, 0, 0, NULL, NULL };
+    m.at = (int64_t *)flux__scratch((size_t)(table + w->chunks * w->plane));
     if (!m.at) {
         flux__atomic_store32(&w->failed, 1);
         return;
     }
-    m.planes = (char *)m.at + table;
-    for (int64_t t = 0, s = 0; t < w->size * w->size; t++)
-        for (int64_t i = 0; i < chunks; i++)
-            m.at[s++] = 64 * (t % w->size * w->tap + t / w->size * w->tap_down - w->low) +
-                        i * w->plane;
-    flux__parallel(chunks * flux__conv_shares(w), flux__conv_positions, &m);
-    flux__parallel_workers((w->high + w->rows - 1) / w->rows, flux__conv_rows, &m);
+    m.lines = (char *)m.at + table;
+    flux__conv_steps(&m);
+    for (; m.first < w->high; m.first += w->band) {
+        m.high = flux__gemm_min(w->band, w->high - m.first);
+        const int64_t parts = (flux__conv_all(&m) - 1) / flux__conv_each(w) + 1;
+        flux__parallel(kinds * parts, flux__conv_lines, &m);
+        flux__parallel_workers((m.high + w->rows - 1) / w->rows, flux__conv_rows, &m);
+    }
     flux__scratch_done(m.at);
 }
 
-/* Whether a convolution that goes by taps, whose places and steps are given, is computed from its
-   image: a row's positions and a row's taps lie side by side. */
-static bool flux__conv_amx_wants(const flux__conv_amx *w) {
-    const int64_t sideways = w->tap < 0 ? -w->tap : w->tap,
-                  downward = w->tap_down < 0 ? -w->tap_down : w->tap_down;
-    return sideways == 1 && downward == w->down && w->down >= w->wide + w->size - 1 &&
-           w->down <= 2 * w->wide;
+/* Finds the order of steps and lines of a convolution that goes by taps. */
+static void flux__conv_arrange(flux__conv_amx *w) {
+    w->few = w->channels < 32;
+    w->chunks = ((w->few ? w->size * w->channels : w->channels) + 31) / 32;
+    w->steps = w->size * (w->few ? 1 : w->size) * w->chunks;
+    w->pitch = w->wide + (w->few ? 0 : (w->size - 1) / w->stride);
+    const int64_t back = w->flipped ? -1 : 1;
+    w->whole = !w->few && w->stride == 1 && w->along == 1 && back * w->tap == 1 &&
+               back * w->tap_down == w->down && w->down >= w->pitch && w->down <= 2 * w->wide;
+    if (w->whole) w->pitch = w->down;
 }
 
 /* Computes such a convolution; its weight is given, too. */
 static void flux__conv_amx_run(flux__conv_amx *w) {
-    const int64_t ends = w->size - 1, threads = flux__num_threads();
-    w->low = ends * (flux__gemm_min(w->tap, 0) + flux__gemm_min(w->tap_down, 0));
-    w->steps = w->size * w->size * w->channels / 32;
-    w->used = (w->high + ends - 1) * w->down + w->wide + ends;
-    w->plane = (flux__gemm_up(w->used, 32) | 16) * 64;     /* not a multiple of a page */
-    w->rows = flux__gemm_min(FLUX__CONV_TASK / w->down + 1, w->high);
+    const int64_t threads = flux__num_threads(), phases = w->stride * (w->few ? 1 : w->stride),
+                  ends = (w->size - 1) / w->stride,
+                  row = phases * w->pitch * w->chunks * 64;          /* bytes of a row's lines */
+    w->band = flux__gemm_min(w->high, FLUX__CONV_BAND / row + 1);
+    if (w->band < 4 * w->size) w->band = flux__gemm_min(w->high, 4 * w->size);
+    w->band = flux__gemm_split(w->high, (w->high + w->band - 1) / w->band, 1);
+    w->tall = w->band + ends;
+    w->plane = (flux__gemm_up(phases * w->tall * w->pitch, 32) | 16) * 64;   /* no whole pages */
+    w->rows = flux__gemm_min(FLUX__CONV_TASK / w->pitch + 1, w->band);
     if (w->samples < 2 * threads && threads > 1)
-        while (w->rows > 1 && (w->high + w->rows - 1) / w->rows < 2 * threads)
+        while (w->rows > 1 && (w->band + w->rows - 1) / w->rows < 2 * threads)
             w->rows = (w->rows + 1) / 2;
-    w->piece = flux__gemm_min(w->rows, FLUX__CONV_PIECE / w->down + !(FLUX__CONV_PIECE / w->down));
+    w->piece = flux__gemm_min(w->rows, FLUX__CONV_PIECE / w->pitch);
+    if (w->piece < 1) w->piece = 1;
     if (w->samples >= 2 * threads) flux__parallel(w->samples, flux__conv_sample, w);
     else for (int64_t i = 0; i < w->samples; i++) flux__conv_sample(w, i);
 }

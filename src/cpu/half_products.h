@@ -277,7 +277,7 @@ static bool flux__halves_apart(flux__products *p) {
         !flux__is_half(o[1].dtype) || o[0].shape.ndim < 2 || o[1].shape.ndim < 2)
         return false;
     /* a product of 3 x 3 windows may go by cpu/winograd.h, which gives other sums */
-    if (flux__product_mark(p->job.run, p->job.k).size == 3) return false;
+    if (flux__product_of_three(p->job.run, p->job.k)) return false;
     if (o[0].gather || o[1].gather || (double)p->g.m * (double)p->g.n * (double)k < 4e5 ||
         flux__gemm_min(p->g.m, p->g.n) * k > 1 << 18) return false;
     if (p->g.pairs && flux__paired(&o[0], (const char *)p->job.run->ptr[o[0].src], 1) &&
@@ -332,7 +332,7 @@ static void flux__winograd_kept(flux__products *p, flux__winograd *w) {
    computes, which *w describes then. */
 static bool flux__by_winograd(const flux__products *p, flux__winograd *w) {
     const flux__square_windows mark = flux__product_mark(p->job.run, p->job.k);
-    if (mark.size != 3 || !mark.forward || p->f64 || p->g.tiles) return false;
+    if (mark.size != 3 || mark.stride > 1 || !mark.forward || p->f64 || p->g.tiles) return false;
     memset(w, 0, sizeof *w);
     w->flip = mark.flipped, w->wide = mark.wide, w->high = mark.high;
     w->channels = p->g.k / 9, w->columns = p->g.n, w->samples = p->batches;
@@ -521,32 +521,31 @@ static bool flux__products_operands(flux__products *p) {
 }
 
 #if FLUX__AMX
-/* Describes a convolution that goes by taps: the product's operands, and `taps`, its map of k in
-   that order. */
-static void flux__conv_of(const flux__products *p, flux__conv_amx *w, flux__axes *taps) {
-    const flux__square_windows mark = flux__product_mark(p->job.run, p->job.k);
-    const flux__axes plain = { 1, { p->g.k }, { p->a.col } },
-                     *k = p->a.o.gather ? &p->a.map[1] : &plain;
+/* Describes a convolution that goes by taps, of the product's operands. */
+static void flux__conv_of(const flux__products *p, const flux__square_windows *mark,
+                          flux__conv_amx *w) {
+    const flux__axes rows = { 1, { p->g.m }, { p->a.row } }, ks = { 1, { p->g.k }, { p->a.col } },
+                     *m = p->a.o.gather ? &p->a.map[0] : &rows,
+                     *k = p->a.o.gather ? &p->a.map[1] : &ks;
     memset(w, 0, sizeof *w);
-    w->job = &p->job, w->size = mark.size;
+    w->job = &p->job, w->size = mark->size, w->stride = mark->stride, w->flipped = mark->flipped;
+    w->wide = mark->wide, w->high = mark->high, w->channels = p->g.k / (w->size * w->size);
+    w->columns = p->g.n, w->samples = p->batches;
+    w->along = flux__axes_at(m, 1), w->down = flux__axes_at(m, w->wide);
     w->tap = flux__axes_at(k, 1), w->tap_down = flux__axes_at(k, w->size);
     w->channel = flux__axes_at(k, w->size * w->size);
-    w->wide = mark.wide, w->high = p->g.m / w->wide, w->channels = p->g.k / (w->size * w->size);
-    w->columns = p->g.n, w->samples = p->batches;
     w->x = (const uint16_t *)flux__matrix_at(p->job.k, &p->a, 0);
     if (w->samples > 1) w->sample = (const uint16_t *)flux__matrix_at(p->job.k, &p->a, 1) - w->x;
-    if (p->a.o.gather && flux__axes_at(&p->a.map[0], 1) == 1)
-        w->down = flux__axes_at(&p->a.map[0], w->wide);
-    const flux__axes order = { 3, { w->channels, w->size, w->size },
-                               { w->channel, w->tap, w->tap_down } };
-    *taps = order;
+    if (p->bare) w->c = (float *)p->job.run->ptr[p->job.k->value[0].out];
+    flux__conv_arrange(w);
 }
 
-/* Finds the memory of a convolution's weight in that order that is kept from call to call: it is to
-   be filled if p->kept[1] says so. NULL: there is none. */
-static char *flux__conv_weight_kept(flux__products *p, const flux__conv_weight *w, int64_t bytes) {
+/* Finds the memory of a convolution's weight, in the order of steps, that is kept from call to
+   call: it is to be filled if p->kept[1] says so. NULL: there is none. */
+static char *flux__conv_weight_kept(flux__products *p, const flux__conv_amx *c,
+                                    const flux__conv_weight *w, int64_t bytes) {
     const flux__kernel *k = p->job.k;
-    int64_t what[16] = { 'c', w->taps, w->panels, k->operand[1].offset };
+    int64_t what[16] = { 'c', c->size, c->flipped, k->operand[1].offset };
     if (!((const flux__cpu *)k->ready)->keeps[1] ||
         !flux__kept_side(w->ks, w->k, 0, 3, what + 4) ||
         !flux__kept_side(w->lines, w->columns, 0, 3, what + 10)) return NULL;
@@ -554,46 +553,35 @@ static char *flux__conv_weight_kept(flux__products *p, const flux__conv_weight *
     return p->copy[1] ? (char *)p->copy[1]->ptr : NULL;
 }
 
-/* The weight of a convolution, tap by tap, in panels of 32 columns or as k elements a column: the
-   memory kept of it or, as *scratch, memory that the caller gives back. NULL: out of memory. */
-static char *flux__conv_weight_of(flux__products *p, int64_t taps, bool panels, void **scratch) {
+/* The weight of a convolution in panels of 32 columns, in the order of steps: the memory kept of it
+   or, as *scratch, memory that the caller gives back. NULL: out of memory. */
+static char *flux__conv_weight_of(flux__products *p, const flux__conv_amx *c, void **scratch) {
     flux__axes map[2];
     flux__maps_of_b(p, map);
     flux__conv_weight w = { (const uint16_t *)flux__matrix_at(p->job.k, &p->b, 0), &map[0], &map[1],
-                            taps, p->g.k, p->g.n, panels, NULL, 0 };
-    const int64_t bytes = w.k * flux__gemm_up(w.columns, 32) * 2;
-    w.to = flux__conv_weight_kept(p, &w, bytes);
+                            p->g.k, p->g.n, c->steps, NULL, NULL, 0 };
+    const int64_t bytes = (w.columns + 31) / 32 * FLUX__AMX_PANEL(w.steps);
+    w.to = flux__conv_weight_kept(p, c, &w, bytes);
     if (w.to && !p->kept[1]) return w.to;
     if (!w.to) *scratch = w.to = (char *)flux__scratch((size_t)bytes);
-    if (w.to) flux__parallel((w.columns + 31) / 32, flux__conv_weight_part, &w);
-    return flux__atomic_load32(&w.failed) ? NULL : w.to;
+    int32_t *order = (int32_t *)flux__scratch((size_t)w.steps * 32 * sizeof *order);
+    if (order) flux__conv_order(c, order);
+    w.order = order;
+    if (w.to && order) flux__parallel((w.columns + 31) / 32, flux__conv_weight_part, &w);
+    flux__scratch_done(order);
+    return !order || flux__atomic_load32(&w.failed) ? NULL : w.to;
 }
 
-/* Computes a product of windows that goes by taps: from the image, if its rows lie side by side.
-   False: it is left to be multiplied, and its operands are in that order now. *scratch: memory that
-   they read, to be given back, or NULL. */
+/* Computes a product of windows that goes by taps. False, and nothing is done: it is another one.
+   *scratch: memory to be given back, or NULL. */
 static bool flux__products_by_taps(flux__products *p, void **scratch) {
-    flux__axes taps;
     flux__conv_amx w;
     const flux__square_windows mark = flux__product_mark(p->job.run, p->job.k);
-    if (!p->g.tiles || !mark.forward || !flux__conv_by_taps(mark.size, mark.wide, p->g.k))
-        return false;
-    flux__conv_of(p, &w, &taps);
-    const bool direct = !p->bare && flux__conv_amx_wants(&w);
-    w.weight = flux__conv_weight_of(p, w.size * w.size, direct, scratch);
-    if (!w.weight) return p->failed = 1, true;
-    if (direct) {
-        flux__conv_amx_run(&w);
-        p->failed |= flux__atomic_load32(&w.failed);
-        return true;
-    }
-    const flux__axes rows = { 1, { p->g.m }, { p->a.row } };
-    if (!p->a.o.gather) p->a.map[0] = rows;
-    p->a.map[1] = taps, p->g.a_map = p->a.map, p->g.a_row = p->g.a_col = 0;
-    p->b.at = w.weight, p->b.o.offset = 0, p->b.o.gather = false;
-    p->b.o.shape.ndim = 2;                /* all samples have this matrix */
-    p->g.b_map = NULL, p->g.b_row = 1, p->g.b_col = p->g.k;
-    return false;
+    if (!p->g.tiles || !mark.forward || !flux__conv_by_taps(mark.size, mark.wide)) return false;
+    flux__conv_of(p, &mark, &w);
+    if ((w.weight = flux__conv_weight_of(p, &w, scratch)) != NULL) flux__conv_amx_run(&w);
+    p->failed |= !w.weight || flux__atomic_load32(&w.failed);
+    return true;
 }
 
 /* Computes a product that is the gradient of a convolution by its weight from the image. False, and

@@ -40,20 +40,25 @@ static bool flux__by_tiles(const flux__kernel *k) {
 }
 /* What flux__mark_windows has told of a product; size 0: nothing. */
 typedef struct flux__square_windows {
-    int64_t size, wide, high;
+    int64_t size, stride, wide, high;
     bool flipped, forward;
 } flux__square_windows;
 static flux__square_windows flux__product_mark(const flux__run *run, const flux__kernel *k) {
     const int64_t mark = run->g->node[k->node]->arg.i[3];
-    const flux__square_windows m = { mark >> 2 & 15, mark >> 6 & ((1 << 28) - 1), mark >> 34,
-                                     (mark & 2) != 0, (mark & 1) != 0 };
+    const flux__square_windows m = { mark >> 2 & 15, mark >> 6 & 15, mark >> 10 & ((1 << 26) - 1),
+                                     mark >> 36, (mark & 2) != 0, (mark & 1) != 0 };
     return m;
 }
-/* or vnni pairs. Those of a convolution by 3 x 3 windows are converted: as f32 it may take fewer
-   multiplications (cpu/winograd.h). */
+/* Whether a product is of 3 x 3 windows a step apart: in f32 it may take fewer multiplications
+   (cpu/winograd.h). */
+static bool flux__product_of_three(const flux__run *run, const flux__kernel *k) {
+    const flux__square_windows m = flux__product_mark(run, k);
+    return m.size == 3 && m.stride == 1;
+}
+/* or vnni pairs. Those of such windows are converted. */
 static bool flux__by_pairs(const flux__run *run, const flux__kernel *k) {
     return FLUX__BF16 && flux__simd() > 2 && flux__both_bf16(k) && !flux__by_tiles(k) &&
-           flux__product_mark(run, k).size != 3;
+           !flux__product_of_three(run, k);
 }
 /* Bytes that a product's operands need where they are converted. */
 static size_t flux__product_scratch(const flux__kernel *k) {

@@ -295,17 +295,19 @@ static flux_tensor *flux__conv_node(flux_tensor *y, const flux_conv_opts *o, con
     return flux__done(node);
 }
 
-/* Marks the product of square windows, of 3 x 3 to 15 x 15, that lie a step apart, which a back end
-   may compute in another way: how many windows are in a column and in a row, their size, whether
-   they are read from their end, and whether the product is the convolution, or else its gradient by
-   the weight. */
+/* Marks the product of square windows, of 3 x 3 to 15 x 15, which a back end may compute in another
+   way: how many windows are in a column and in a row, how far they lie apart, at most their size,
+   their size, whether they are read from their end, and whether the product is the convolution, or
+   else its gradient by the weight, of windows that lie a step apart. */
 static void flux__mark_windows(flux_tensor *y, const flux__window *w, bool forward) {
     const int64_t size = w->size[0];
     bool fits = y->op == FLUX__MATMUL && size >= 3 && size < 16;
+    const int64_t stride = w->stride[0];
     for (int i = 0; i < 2; i++)
-        fits = fits && w->size[i] == size && w->stride[i] == 1 && w->dilation[i] == 1 &&
-               w->out[i] >> 28 == 0;
-    if (fits) y->arg.i[3] = w->out[1] << 34 | w->out[0] << 6 | size << 2 |
+        fits = fits && w->size[i] == size && w->stride[i] == stride && w->dilation[i] == 1 &&
+               w->out[i] >> 26 == 0;
+    fits = fits && stride <= (forward ? size : 1);
+    if (fits) y->arg.i[3] = w->out[1] << 36 | w->out[0] << 10 | stride << 6 | size << 2 |
                             (int64_t)w->flipped << 1 | (int64_t)forward;
 }
 
