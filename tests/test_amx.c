@@ -287,25 +287,34 @@ TEST(convolutions_by_taps_read_views) {
     flux_threads(0);
 }
 
-/* Operations behind a convolution see what would have been stored; images of several tasks, and with NaN and infinity. */
+static flux_tensor *padded_conv(flux_tensor *x, flux_tensor *w, int64_t by) {
+    return flux_conv(x, w, .pad = FLUX_SHAPE(1, 1), .stride = FLUX_SHAPE(by, by));
+}
+static flux_tensor *where_finite(flux_tensor *x) { return flux_lt(flux_abs(x), (double)INFINITY); }
+
+/* Operations behind a convolution see what would have been stored; images of several tasks and bands, of many channels and few, by
+   windows one and two steps apart, and with NaN and infinity, which spread to their own windows alone. */
 TEST(convolutions_by_taps_with_more_about_them) {
     flux_seed(7);
-    for (int i = 0; i < 4; i++) FLUX_SCOPE {
-        const int64_t wide = i < 2 ? 60 : 33, high = i < 2 ? 45 : 13, out = i % 2 ? 40 : 3;
-        flux_tensor *x = flux_randn(wide, high, 32, 2), *bias = flux_eval(flux_to_dtype(flux_randn(1, 1, out), FLUX_BF16)), *y[2];
-        if (i < 2) x = flux_where(flux_gt(x, 3), (double)NAN, flux_where(flux_lt(x, -3), (double)INFINITY, x));
+    for (int i = 0; i < 10; i++) FLUX_SCOPE {
+        const int64_t wide = i % 4 < 2 ? 60 : 33, high = i % 4 < 2 ? 45 : 13, out = i % 2 ? 40 : 3, in = i < 4 ? 32 : i < 8 ? 5 : 40,
+                      by = i < 4 || i == 5 ? 1 : 2;
+        flux_tensor *x = flux_randn(wide, high, in, 2), *bias = flux_eval(flux_to_dtype(flux_randn(1, 1, out), FLUX_BF16)), *y[2];
+        if (i % 4 < 2) x = flux_where(flux_gt(x, 3), (double)NAN, flux_where(flux_lt(x, -3), (double)INFINITY, x));
         x = flux_eval(flux_to_dtype(x, FLUX_BF16));
-        flux_tensor *w = flux_eval(flux_to_dtype(flux_randn(3, 3, 32, out), FLUX_BF16));
+        flux_tensor *w = flux_eval(flux_to_dtype(flux_randn(3, 3, in, out), FLUX_BF16));
         for (int t = 0; t < 2; t++) {
             flux_threads(t ? 3 : 1);
             tiles_used = 0;
-            flux_tensor *plain = flux_eval(flux_conv(x, w, .pad = FLUX_SHAPE(1, 1)));
+            flux_tensor *plain = flux_eval(padded_conv(x, w, by));
             CHECK(tiles_used == 1);
-            y[t] = flux_eval(flux_relu(flux_add(flux_conv(x, w, .pad = FLUX_SHAPE(1, 1)), bias)));
+            y[t] = flux_eval(flux_relu(flux_add(padded_conv(x, w, by), bias)));
             CHECK(half_convs_same(y[t], flux_relu(flux_add(plain, bias))));
-            CHECK(half_convs_same(plain, flux_conv(flux_copy(x), w, .pad = FLUX_SHAPE(1, 1))));
+            CHECK(half_convs_same(plain, padded_conv(flux_copy(x), w, by)));
         }
         CHECK(half_convs_same(y[0], y[1]));
+        flux_tensor *wide_x = flux_to_dtype(x, FLUX_F32), *wide_w = flux_to_dtype(w, FLUX_F32);
+        CHECK(same(where_finite(padded_conv(x, w, by)), where_finite(padded_conv(wide_x, wide_w, by))));
     }
     flux_threads(0);
 }
