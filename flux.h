@@ -30268,9 +30268,11 @@ typedef struct flux__attend_job {
     int half;                             /* the dtype of q, k, v and y, if it is a half format, or
                                              else -1 */
     bool tiles;                           /* products go by AMX's tiles */
+    bool heads_whole;                     /* a task is all tiles of queries of a head and sample */
     /* size, stored: bytes of an element of the compute type, and of q, k, v and y; d, dv: features
        of q and k, of v and y, of one head; tile: queries a task takes at a time */
     int64_t size, stored, heads, d, dv, keys, queries, batch, tile;
+    int64_t behind;                       /* where the statistics are, in elements of y */
     bool causal;                          /* query i sees the keys 0 ... i + later */
     int64_t later;                        /* how many keys more than queries there are */
     double scale;
@@ -30333,8 +30335,8 @@ static char *flux__attend_to(const flux__attend_part *p, int64_t from, int64_t f
 
 /* Stores n numbers of the compute type times `factor`, one number; `from` is changed. A result that
    is not of a half format is there already. */
-static void flux__attend_put(const flux__attend_job *j, char *to, char *from, const char *factor,
-                             int64_t n) {
+static FLUX__INLINE void flux__attend_put(const flux__attend_job *j, char *to, char *from,
+                                          const char *factor, int64_t n) {
     flux__attend_op(j, FLUX__OP_MUL, n, from, from, factor, 0);
     if (j->half >= 0) flux__store(j->half, to, 1, j->ctype, from, n);
     FLUX__ASSERT(j->half >= 0 || to == from);
@@ -30344,8 +30346,7 @@ static void flux__attend_put(const flux__attend_job *j, char *to, char *from, co
    maximal score, and 1 / the sum of its exponentials. */
 static char *flux__attend_stats(const flux__attend_part *p, const char *made, int64_t query) {
     const flux__attend_job *j = p->j;
-    const int64_t y = flux__attend_behind(j->dv * j->heads * j->queries * j->batch, j->half);
-    return (char *)(intptr_t)made + y * j->stored +
+    return (char *)(intptr_t)made + j->behind * j->stored +
            ((p->sample * j->heads + p->head) * j->queries + query) * 2 * j->size;
 }
 
@@ -30568,12 +30569,12 @@ static void flux__attend_narrow(const flux__attend_part *p) {
     const flux__attend_job *j = p->j;
     const int64_t from = j->d * j->heads * j->queries * j->batch,
                   then = from + j->d * j->heads * j->keys * j->batch;
-    char one[8], scale[8], *dk = p->sums, *dv = dk + j->d * j->keys * j->size;
-    flux__set_number(j->ctype, one, 1);
-    flux__set_number(j->ctype, scale, j->tiles ? j->scale : 1);
+    char scale[8], *dk = p->sums, *dv = dk + j->d * j->keys * j->size;
+    flux__set_number(j->ctype, scale, j->scale);
+    if (j->tiles) flux__attend_op(j, FLUX__OP_MUL, j->d * j->keys, dk, dk, scale, 0);
     for (int64_t i = 0; i < j->keys; i++, dk += j->d * j->size, dv += j->dv * j->size) {
-        flux__attend_put(j, flux__attend_to(p, from, j->d, j->keys, i), dk, scale, j->d);
-        flux__attend_put(j, flux__attend_to(p, then, j->dv, j->keys, i), dv, one, j->dv);
+        flux__store(j->half, flux__attend_to(p, from, j->d, j->keys, i), 1, j->ctype, dk, j->d);
+        flux__store(j->half, flux__attend_to(p, then, j->dv, j->keys, i), 1, j->ctype, dv, j->dv);
     }
 }
 
@@ -30596,30 +30597,36 @@ static int64_t flux__attend_memory(flux__attend_part *p, bool back, char *memory
     return bytes;
 }
 
-/* Runs one task: one tile of queries of one head and sample; in the gradient all tiles of it
-   one after the other, so that the sums for dk and dv have one order. Takes the scratch memory
-   of the part. */
+/* Finds, or widens, the first n keys and values of the part's head and sample. */
+static void flux__attend_keys(flux__attend_part *p, int64_t n) {
+    char *values = p->wide + p->j->d * p->j->keys * p->j->size;
+    p->k = flux__attend_taken(p, FLUX__ATTEND_K, 0, n, p->wide, &p->ldk);
+    p->v = flux__attend_taken(p, FLUX__ATTEND_V, 0, n, values, &p->ldv);
+}
+
+/* Runs one task: one tile of queries of one head and sample; or all tiles of it one after the
+   other: in the gradient, so that the sums for dk and dv have one order, and where keys and values
+   are widened, if there are heads enough for all threads. Takes the scratch memory of the part. */
 static void flux__attend_task(void *ctx, int64_t task) {
     flux__attend_job *j = (flux__attend_job *)ctx;
     bool back = j->o[FLUX__ATTEND_G] != NULL, ok = true;
-    int64_t tiles = (j->queries + j->tile - 1) / j->tile, from = back ? 0 : task % tiles,
-            to = back ? tiles : from + 1, unit = back ? task : task / tiles;
+    const int64_t tiles = (j->queries + j->tile - 1) / j->tile,
+                  from = j->heads_whole ? 0 : task % tiles,
+                  to = j->heads_whole ? tiles : from + 1,
+                  unit = j->heads_whole ? task : task / tiles;
     FLUX__ZEROED(flux__attend_part, p);
     p.j = j, p.head = unit % j->heads, p.sample = unit / j->heads;
     char *memory = (char *)flux__scratch((size_t)flux__attend_memory(&p, back, NULL));
-    if (memory) {
-        flux__attend_memory(&p, back, memory);
-        p.k = flux__attend_taken(&p, FLUX__ATTEND_K, 0, j->keys, p.wide, &p.ldk);
-        p.v = flux__attend_taken(&p, FLUX__ATTEND_V, 0, j->keys, p.wide + j->d * j->keys * j->size,
-                                 &p.ldv);
-        if (back && j->half >= 0) memset(p.sums, 0, (size_t)((j->d + j->dv) * j->keys * j->size));
-    }
+    if (memory) flux__attend_memory(&p, back, memory);
+    if (memory && back && j->half >= 0)
+        memset(p.sums, 0, (size_t)((j->d + j->dv) * j->keys * j->size));
     for (int64_t t = from; t < to && memory && ok; t++) {
         p.q0 = t * j->tile;
         p.n = j->queries - p.q0 < j->tile ? j->queries - p.q0 : j->tile;
         const int64_t reach = p.q0 + p.n + j->later;
         p.keys = j->causal && !j->o[FLUX__ATTEND_MASK] && reach < j->keys ? reach : j->keys;
         p.ld = flux__gemm_up(p.keys, 16);
+        if (t == from) flux__attend_keys(&p, j->heads_whole ? j->keys : p.keys);
         ok = back ? flux__attend_backward(&p) : flux__attend_forward(&p);
     }
     if (!memory || !ok) flux__atomic_store32(&j->failed, 1);
@@ -30647,6 +30654,7 @@ static int flux__run_attend(flux__run *run, flux__kernel *k) {
     const flux_shape *q = &j.o[FLUX__ATTEND_Q]->shape, *v = &j.o[FLUX__ATTEND_V]->shape;
     j.d = q->dim[0] / j.heads, j.dv = v->dim[0] / j.heads;
     j.queries = q->dim[1], j.keys = v->dim[1], j.batch = q->dim[2];
+    j.behind = flux__attend_behind(j.dv * j.heads * j.queries * j.batch, t->dtype);
     j.later = j.keys - j.queries;
     FLUX__ASSERT(j.queries > 0 && j.keys > 0 && (!j.causal || j.later >= 0));
     j.scale = 1 / sqrt((double)j.d);
@@ -30660,7 +30668,9 @@ static int flux__run_attend(flux__run *run, flux__kernel *k) {
     if (back && j.half < 0)
         memset(j.out + t->in[0]->dim[0] * j.queries * j.batch * j.size, 0,
                (size_t)((j.d + j.dv) * j.heads * j.keys * j.batch * j.size));
-    flux__parallel(j.heads * j.batch * (back ? 1 : (j.queries + j.tile - 1) / j.tile),
+    j.heads_whole = back || (j.half >= 0 && !j.tiles &&
+                             j.heads * j.batch >= 2 * flux__num_threads());
+    flux__parallel(j.heads * j.batch * (j.heads_whole ? 1 : (j.queries + j.tile - 1) / j.tile),
                    flux__attend_task, &j);
     if (!j.failed) return 0;
     flux__fail("out of memory: a worker's scratch for attention");
