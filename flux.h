@@ -26858,11 +26858,12 @@ static bool flux__both_bf16(const flux__kernel *k) {
            k->mnk[2] > 1;
 }
 
-/* Whether AMX's tiles compute a product, */
+/* Whether AMX's tiles compute a product. */
 static bool flux__by_tiles(const flux__kernel *k) {
     return flux__both_bf16(k) && flux__amx_wants(k->mnk[0], k->mnk[1], k->mnk[2]);
 }
-/* What flux__mark_windows has told of a product; size 0: nothing. */
+/* What flux__mark_windows has told of a product; size 0: nothing. stride: how far its windows lie
+   apart. */
 typedef struct flux__square_windows {
     int64_t size, stride, wide, high;
     bool flipped, forward;
@@ -26879,7 +26880,8 @@ static bool flux__product_of_three(const flux__run *run, const flux__kernel *k) 
     const flux__square_windows m = flux__product_mark(run, k);
     return m.size == 3 && m.stride == 1;
 }
-/* or vnni pairs. Those of such windows are converted. */
+/* Whether a product is multiplied as vnni pairs, by AVX-512's instruction for bf16. One of such
+   windows is converted to f32. */
 static bool flux__by_pairs(const flux__run *run, const flux__kernel *k) {
     return FLUX__BF16 && flux__simd() > 2 && flux__both_bf16(k) && !flux__by_tiles(k) &&
            !flux__product_of_three(run, k);
