@@ -25690,7 +25690,9 @@ FLUX__END_COLD
    residual addition and relu: the other operands are tensors or numbers. They
    run column by column, from a finished block of the product to the tensor. A
    chain without a step stores a product in a half format; one that ends in a
-   half format also has tensors of one for operands.
+   half format also has tensors of one for operands. Where a product comes row by
+   row and its operands are numbers of columns, it runs before the transposition
+   (flux__chain_lines).
 
    In a fused kernel any lines may be, as those of a norm's gradient: the last
    one runs all of them (flux__do_steps), for a block. An outer value, one number
@@ -26246,9 +26248,8 @@ static FLUX__AMX_FN void flux__conv_put_in_order(const char *x, const int32_t *o
                                                  char *to) {
     for (; words > 0; words--, order += 2, to += FLUX__AMX_LINE)
         for (int64_t i = 0; i < FLUX__AMX_LINE; i += 64) {
-            flux__amx_words a, b, none;
-            memset(&none, 0, sizeof none);
-            a = b = none;
+            flux__amx_words a, b;
+            memset(&a, 0, sizeof a), memset(&b, 0, sizeof b);
             if (order[0] >= 0) memcpy(&a, x + order[0] / 2 * FLUX__AMX_LINE + i, sizeof a);
             if (order[1] >= 0) memcpy(&b, x + order[1] / 2 * FLUX__AMX_LINE + i, sizeof b);
             a = (a >> (order[0] % 2 == 1 ? 16u : 0u) & 0xffffu) |

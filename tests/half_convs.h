@@ -15,7 +15,8 @@ static flux_tensor *half_convs_turned(flux_tensor *x, int dim) {
     return flux_permute_with(flux_eval(flux_copy(flux_permute_with(x, order))), order);
 }
 
-/* A convolution over one or two dims, whose images and weights may be views of larger ones, or permuted. */
+/* A convolution over one or two dims, whose windows lie a step apart, mostly, or as many in both dims, mostly; its images and weights
+   may be views of larger ones, or permuted. */
 static half_conv half_convs_any(flux_dtype dtype) {
     static const int64_t many[] = { 1, 3, 8, 16, 17, 32, 40 }, sizes[] = { 1, 3, 3, 2, 5 };
     /* 3 x 3, as most are; of many channels; of each channel by itself */

@@ -23,7 +23,9 @@
    residual addition and relu: the other operands are tensors or numbers. They
    run column by column, from a finished block of the product to the tensor. A
    chain without a step stores a product in a half format; one that ends in a
-   half format also has tensors of one for operands.
+   half format also has tensors of one for operands. Where a product comes row by
+   row and its operands are numbers of columns, it runs before the transposition
+   (flux__chain_lines).
 
    In a fused kernel any lines may be, as those of a norm's gradient: the last
    one runs all of them (flux__do_steps), for a block. An outer value, one number

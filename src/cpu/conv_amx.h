@@ -116,9 +116,8 @@ static FLUX__AMX_FN void flux__conv_put_in_order(const char *x, const int32_t *o
                                                  char *to) {
     for (; words > 0; words--, order += 2, to += FLUX__AMX_LINE)
         for (int64_t i = 0; i < FLUX__AMX_LINE; i += 64) {
-            flux__amx_words a, b, none;
-            memset(&none, 0, sizeof none);
-            a = b = none;
+            flux__amx_words a, b;
+            memset(&a, 0, sizeof a), memset(&b, 0, sizeof b);
             if (order[0] >= 0) memcpy(&a, x + order[0] / 2 * FLUX__AMX_LINE + i, sizeof a);
             if (order[1] >= 0) memcpy(&b, x + order[1] / 2 * FLUX__AMX_LINE + i, sizeof b);
             a = (a >> (order[0] % 2 == 1 ? 16u : 0u) & 0xffffu) |
