@@ -46,6 +46,8 @@ FLUX__BEGIN_LEAN
 #define FLUX__POOL_STRIP 768
 /* floats of all phases, at most */
 #define FLUX__POOL_FLOATS (1 << 17)
+/* windows of an image of a half format that is taken alone, without a kernel before or behind it */
+#define FLUX__POOL_LARGE 8192
 /* floats behind each line that a vector may read or write */
 #define FLUX__POOL_MARGIN 64
 
@@ -498,7 +500,7 @@ static int flux__pooled_dims(const flux__kernel *k) {
    images, and the kernel `into` behind it, which adds windows up; NULL: there is none. False, and
    nothing is done: windows lie otherwise, or the gradient has other numbers than each element's
    place in its window, or than 0, or there is neither kernel and an f32 x can't be read where it
-   lies. */
+   lies, or images of a half format are small, which are faster some at a time. */
 static bool flux__pool_images(flux__run *run, const flux__kernel *k, const flux__kernel *into,
                               const flux__kernel *pad) {
     const flux__cpu *c = (const flux__cpu *)k->ready;
@@ -532,7 +534,8 @@ static bool flux__pool_images(flux__run *run, const flux__kernel *k, const flux_
         !flux__set_image(&j, &at, pad || into ? ox->offset : 0, elements, width, slab))
         return false;
     j.direct = !pad && j.type == FLUX_F32 && flux__reads_directly(&j);
-    if (!(pad || into || j.direct || j.type != FLUX_F32)) return false;
+    const bool large = j.type != FLUX_F32 && j.columns * j.rows >= FLUX__POOL_LARGE;
+    if (!(pad || into || j.direct || large)) return false;
     j.x = flux__pooling_at(&j, (const char *)run->ptr[ox->src], pad || into ? 0 : ox->offset);
     j.slabs = j.height / j.slab_to, j.high = j.slab, j.wide = j.reach_columns;
     j.row_step = j.width, j.slab_step = j.width * j.slab;
