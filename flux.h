@@ -315,9 +315,9 @@
                 profile plans looking update
      cpu/       loops float64 float32 vectors casts reductions random gemm_kernels gemm_pack
                 gemm_tasks gemm_panels gemm_amx gemm_plan depthwise conv_direct backend transfers blocks
-                run products winograd winograd_gradient rows chains conv_amx conv_amx_gradient
-                product_operands whole windows pooling ready kept_operands product_batches thin_products
-                half_products padding shared_operands attention sorting interpolation calls
+                run products whole padding winograd winograd_gradient rows chains conv_amx
+                conv_amx_gradient product_operands windows pooling ready kept_operands product_batches
+                thin_products half_products shared_operands attention sorting interpolation calls
      gpu/       kernels devices copies launch vectors fused tiles gemm gemm_fma gemm_wgmma
                 gemm_planes gemm_mma sorting whole attention attention_mma attention_wgmma
                 program cache compile backend
@@ -5836,7 +5836,9 @@ enum {
     FLUX__LONG_PRODUCTS = 16,
     /* a product reads a convolution's windows of the image itself, without its padding
        (flux__find_gathers) and by 16 bytes of channels (flux__channels_lead) */
-    FLUX__READS_IMAGES = 32
+    FLUX__READS_IMAGES = 32,
+    /* a product pads an image itself that it alone reads, a part at a time (cpu/padding.h) */
+    FLUX__PADS_IMAGES = 64
 };
 
 /* available and functional write to `why` why not; component gives in *known whether the back end
@@ -13108,6 +13110,14 @@ enum flux__value_kind {
 typedef struct flux__bound { int64_t first, n, step[FLUX_MAX_DIMS]; } flux__bound;
 typedef struct flux__bounds { int n; flux__bound of[3]; } flux__bounds;
 
+/* An image that a product pads itself: the plan's node that would be the padded image, and what is
+   padded: where it lies in its tensor, along its own dims. */
+typedef struct flux__padding {
+    int node;
+    int64_t offset, stride[FLUX_MAX_DIMS];
+    flux_shape shape;
+} flux__padding;
+
 typedef struct flux__operand {            /* a tensor that a kernel reads */
     int src;                              /* its slot: leaves come first, then the plan's nodes;
                                              -1: none */
@@ -13120,6 +13130,8 @@ typedef struct flux__operand {            /* a tensor that a kernel reads */
     uint8_t owner[FLUX_MAX_DIMS];         /* by dim of the windows: the dim of the product's
                                              operand that it is a part of */
     const flux__bounds *bounds;           /* of windows that reach beyond the image, or NULL */
+    /* NULL, or src is padded first, and offset and stride are those in the padded image */
+    const flux__padding *padding;
 } flux__operand;
 
 /* A line of a kernel's program, and the value that it computes. */
@@ -14575,8 +14587,8 @@ FLUX__END_LEAN
 
 /* ---------------------------------------------------------------------- schedule/gathers.h
    Copies that are never made (p->gather): a copy of overlapping windows that only
-   products read. The CPU copies it a block at a time while packing, a GPU reads
-   the image itself, without its padding. And the uses of each node
+   products read. The CPU copies it a block at a time while packing, and pads the
+   image by the way, a GPU reads the image itself, without its padding. And the uses of each node
    (flux__find_uses), to which such a copy is transparent: its users read what it
    would have copied.
 
@@ -14668,24 +14680,54 @@ static bool flux__unpadded(const flux_tensor *x, int64_t *offset, int64_t *strid
     return true;
 }
 
-/* Marks the padded images that are never made, since only copies that are not made read them. */
-static void flux__find_padding(flux__planner *p) {
+/* Whether node i may read x, a view of a padded image that is not made: a copy of windows may,
+   which is not made either. */
+static bool flux__reads_unpadded(const flux__planner *p, int i, const flux_tensor *x) {
     int64_t offset, stride[FLUX_MAX_DIMS];
     flux__bounds bounds;
+    return p->g->node[i]->op == FLUX__COPY && p->gather[i] &&
+           (!flux__has_trait(x->device, FLUX__READS_IMAGES) ||
+            flux__unpadded(x, &offset, stride, &bounds));
+}
+
+/* Takes the marks of padded images that a product would have to pad and others read, too: each
+   would pad them again. use: as many zeros as there are nodes, and again in the end. */
+static void flux__pad_once(flux__planner *p, int *use) {
+    const flux__graph *g = p->g;
+    for (int i = 0; i < p->n; i++)
+        for (int k = 0; k < g->node[i]->nin; k++) {
+            const flux_tensor *b = flux__base(g->node[i]->in[k]);
+            /* a product pads its left operand */
+            if (flux__is_gather(p, b)) use[b->index] += g->node[i]->op == FLUX__MATMUL && k ? 2 : 1;
+        }
+    for (int i = 0; i < p->n; i++) {
+        const flux_tensor *t = g->node[i], *x = t->op == FLUX__COPY ? flux__base(t->in[0]) : NULL;
+        if (x && use[i] > 1 && flux__is_gather(p, x)) use[x->index] = 2;
+    }
+    for (int i = 0; i < p->n; i++) {
+        const flux_tensor *t = g->node[i];
+        if (use[i] > 1 && t->op != FLUX__COPY && flux__has_trait(t->device, FLUX__PADS_IMAGES))
+            p->gather[i] = false;
+        use[i] = 0;
+    }
+}
+
+/* Marks the padded images that are never made, since only copies that are not made read them. */
+static void flux__find_padding(flux__planner *p) {
     for (int i = 0; i < p->n; i++) {
         const flux_tensor *t = p->g->node[i];
-        if (flux__is_padding(t) && flux__has_trait(t->device, FLUX__READS_IMAGES))
+        if (flux__is_padding(t) &&
+            flux__has_trait(t->device, FLUX__READS_IMAGES | FLUX__PADS_IMAGES))
             p->gather[i] = !(p->g->flag[i] & FLUX__ROOT) &&
                            flux__base(t->in[0])->op != FLUX__NUMBER;
     }
     for (int i = 0; i < p->n; i++)
         for (int k = 0; k < p->g->node[i]->nin; k++) {
             const flux_tensor *x = p->g->node[i]->in[k], *b = flux__base(p->g->node[i]->in[k]);
-            if (flux__is_gather(p, b) && b->op != FLUX__COPY &&
-                (p->g->node[i]->op != FLUX__COPY || !p->gather[i] ||
-                 !flux__unpadded(x, &offset, stride, &bounds)))
+            if (flux__is_gather(p, b) && b->op != FLUX__COPY && !flux__reads_unpadded(p, i, x))
                 p->gather[b->index] = false;
         }
+    flux__pad_once(p, p->use_start);
 }
 
 /* Marks the copies that are never made (p->gather). The matrix product of a convolution reads a
@@ -15076,6 +15118,19 @@ static void *flux__plan_take(flux__plan *plan, size_t bytes) {
     return p;
 }
 
+/* What a product pads itself, t being the padded image. NULL: out of memory. */
+static const flux__padding *flux__padding_of(flux__builder *b, const flux_tensor *t,
+                                             flux__plan *plan) {
+    flux__padding *padding = (flux__padding *)flux__plan_take(plan, sizeof *padding);
+    if (!padding) {
+        b->ok = false;
+        return NULL;
+    }
+    padding->node = t->index, padding->shape = flux__dims(t->in[0]);
+    flux__layout(t->in[0], &padding->offset, padding->stride);
+    return padding;
+}
+
 /* Adds an operand with the offset and strides of its layout, along its own dims. For a copy that is
    never made, the operand is the source of that copy, and of windows of an image whose padding is
    not made either, the image. */
@@ -15089,12 +15144,15 @@ static void flux__plain_operand(flux__builder *b, flux_tensor *x, flux__plan *pl
     }
     o.dtype = x->dtype;
     o.shape = flux__dims(x);
-    if (flux__is_gather(b->p, flux__base(x))) {
+    const bool padded = flux__is_gather(b->p, flux__base(x)),
+               pads = padded && flux__has_trait(x->device, FLUX__PADS_IMAGES);
+    if (padded && !pads) {
         flux__bounds *bounds = (flux__bounds *)flux__plan_take(plan, sizeof *bounds);
         if (!bounds) b->ok = false;
         else flux__unpadded(x, &o.offset, o.stride, bounds);
         o.bounds = bounds;
     } else flux__layout(x, &o.offset, o.stride);
+    if (pads) o.padding = flux__padding_of(b, flux__base(x), plan);
     o.src = flux__slot_of(b, flux__base(flux__read_for(b->p, x)));
     for (int d = x->ndim; d < FLUX_MAX_DIMS; d++) o.stride[d] = 0;
     operand =
@@ -15275,7 +15333,7 @@ typedef struct flux__run {
 } flux__run;
 
 /* The address of an operand's first element. */
-static const char *flux__operand_ptr(flux__run *run, const flux__operand *o) {
+static const char *flux__operand_ptr(const flux__run *run, const flux__operand *o) {
     return (const char *)run->ptr[o->src] +
            (ptrdiff_t)o->offset * (ptrdiff_t)flux__dtypes[o->dtype].size;
 }
@@ -24529,6 +24587,631 @@ static void flux__widened_strides(const flux__operand *o, int64_t *stride) {
 
 FLUX__END_HOT
 
+/* ---------------------------------------------------------------------- cpu/whole.h
+   Kernels that are no elementwise program: spread (the reverse of a strided
+   view), concatenation, gather and scatter_add. flux__copy_elements moves or
+   adds elements between two strided layouts of one shape.
+
+   Invariant: threads share slices of the result, so each element has one writer
+   and additions have one order; gather and scatter_add go in the order of
+   the indices. Where places of a spread meet, f16 and bf16 are summed in f32. An
+   index out of range is an error that names it. */
+
+FLUX__BEGIN_LEAN
+
+/* ---------------- whole-tensor kernels */
+
+/* Copies (or with `add` adds) the elements of a strided layout of the shape *s to another one
+   of the same shape; t: their dtype, steps in elements. */
+static void flux__copy_elements(int t, const flux_shape *s, char *dst, const int64_t *dst_step,
+                                const char *src, const int64_t *src_step, bool add);
+
+/* Copies n 32-bit words, ss apart, to places ds apart. */
+static FLUX__O2 void flux__copy_words(float *dst, int64_t ds, const float *src, int64_t ss,
+                                      int64_t n) {
+    /* rows of an image are too short to be worth a call of memcpy each */
+    if (ds == 1 && ss == 1) {
+        for (; n >= 8; n -= 8, dst += 8, src += 8) memcpy(dst, src, 32);
+        if (n >= 4) memcpy(dst, src, 16), n -= 4, dst += 4, src += 4;
+        for (; n > 0; n--) memcpy(dst++, src++, 4);
+        return;
+    }
+    for (; n >= 4; n -= 4, dst += 4 * ds, src += 4 * ss) {
+        memcpy(dst, src, 4), memcpy(dst + ds, src + ss, 4);
+        memcpy(dst + 2 * ds, src + 2 * ss, 4), memcpy(dst + 3 * ds, src + 3 * ss, 4);
+    }
+    for (; n > 0; n--, dst += ds, src += ss) memcpy(dst, src, 4);
+}
+
+/* Writes n words of a and of b in turn. */
+static FLUX__O2 void flux__interleave_words(float *dst, const float *a, const float *b, int64_t n) {
+#if FLUX__GEMM_VECTORS
+    for (; n >= 4; n -= 4, dst += 8, a += 4, b += 4) {
+        const flux__vec16f v = *(const flux__vec16f *)(const void *)a,
+                           w = *(const flux__vec16f *)(const void *)b;
+        flux__vec16f low, high, *at = (flux__vec16f *)(void *)dst;
+        FLUX__SHUFFLE(low, v, w, flux__vec16i, 0, 4, 1, 5)
+        FLUX__SHUFFLE(high, v, w, flux__vec16i, 2, 6, 3, 7)
+        at[0] = low, at[1] = high;
+    }
+#endif
+    for (; n > 0; n--, dst += 2) memcpy(dst, a++, 4), memcpy(dst + 1, b++, 4);
+}
+
+/* Adds n floats, ss apart, to those at dst, ds apart. */
+static FLUX__O2 void flux__add_words(float *dst, int64_t ds, const float *src, int64_t ss,
+                                     int64_t n) {
+#if FLUX__GEMM_VECTORS
+    /* adding -0 leaves the elements in between as they are */
+    const flux__vec16f none = { -0.0f, -0.0f, -0.0f, -0.0f };
+    flux__vec16f v, w, *at;
+    for (; n >= 4 && ds == 1 && ss == 1; n -= 4, dst += 4, src += 4)
+        *(flux__vec16f *)(void *)dst += *(const flux__vec16f *)(const void *)src;
+    /* not >=: nothing beyond the last element is touched */
+    for (; n > 4 && ds == 2 && ss == 1; n -= 4, dst += 8, src += 4) {
+        v = *(const flux__vec16f *)(const void *)src, at = (flux__vec16f *)(void *)dst;
+        FLUX__SHUFFLE(w, v, none, flux__vec16i, 2, 6, 3, 7)
+        FLUX__SHUFFLE(v, v, none, flux__vec16i, 0, 4, 1, 5)
+        at[0] += v, at[1] += w;
+    }
+#endif
+    for (; n > 0; n--, dst += ds, src += ss) *dst += *src;
+}
+
+/* Copies or adds n elements of dtype t, ss apart, to places ds apart. */
+static void flux__copy_row(int t, int64_t n, char *dst, int64_t ds, const char *src, int64_t ss,
+                           bool add) {
+    size_t size = flux__dtypes[t].size;
+    if (!add && size == 4 && (n < 256 || ds != 1 || ss != 1)) {
+        flux__copy_words((float *)(void *)dst, ds, (const float *)(const void *)src, ss, n);
+        return;
+    }
+    if (add && t == FLUX_F32) {
+        flux__add_words((float *)(void *)dst, ds, (const float *)(const void *)src, ss, n);
+        return;
+    }
+    if (!add) {
+        flux__copies(size, n, dst, ds, src, ss);
+        return;
+    }
+    int ctype = flux__class_of(t);
+    char a[256 * 8], b[256 * 8];
+    for (int64_t i = 0; i < n; i += 256) {
+        int64_t m = n - i < 256 ? n - i : 256;
+        char *to = dst + (ptrdiff_t)(i * ds) * (ptrdiff_t)size;
+        flux__load(ctype, a, t, src + (ptrdiff_t)(i * ss) * (ptrdiff_t)size, ss, m);
+        flux__load(ctype, b, t, to, ds, m);
+        flux__accumulate(ctype, FLUX__RED_SUM, b, a, m);
+        flux__store(t, to, ds, ctype, b, m);
+    }
+}
+
+/* Adds floats like flux__copy_image, one or two dims of which are as short as a window's: along
+   the first one that is not, a row for each element of a window. From the last element to the
+   first, so that windows that overlap are added in their order. */
+static void flux__add_windows(const int64_t *n, float *dst, const int64_t *ds, const float *src,
+                              const int64_t *ss) {
+    const int along = n[1] < 8 ? 2 : 1, other = 3 - along;
+    const bool down = (ds[0] > 0) == (ds[along] > 0);
+    for (int64_t i = 0; i < n[other]; i++)
+        for (int64_t c = 0; c < n[0]; c++) {
+            const int64_t at = down ? n[0] - 1 - c : c;
+            flux__add_words(dst + i * ds[other] + at * ds[0], ds[along],
+                            src + i * ss[other] + at * ss[0], ss[along], n[along]);
+        }
+}
+
+/* Goes on to the next index `at` along the dims from `first` on, and to its places in two layouts
+   of steps ds and ss. False: that was the last one. */
+static FLUX__INLINE bool flux__next_place(const flux_shape *s, int first, int64_t *at, int64_t *to,
+                                          const int64_t *ds, int64_t *from, const int64_t *ss) {
+    for (int d = first; d < s->ndim; d++) {
+        *to += ds[d], *from += ss[d];
+        if (++at[d] < s->dim[d]) return true;
+        *to -= ds[d] * s->dim[d], *from -= ss[d] * s->dim[d];
+        at[d] = 0;
+    }
+    return false;
+}
+
+/* Whether copying repeats each element of a contiguous row, one behind the other. */
+static bool flux__repeats(const flux_shape *s, const int64_t *ds, const int64_t *ss) {
+    return s->ndim > 1 && !ss[0] && ds[0] == 1 && ss[1] == 1 && ds[1] == s->dim[0];
+}
+
+/* Copies 32-bit words or adds floats between two layouts of at least two dims, two dims in one
+   loop. Where every second word of a row is one of the first dim and those between are the third
+   dim's other half, as windows two wide that tile an image, both are written together. */
+static void flux__copy_image(const flux_shape *s, char *dst, const int64_t *ds, const char *src,
+                             const int64_t *ss, bool add) {
+    void (*row)(float *, int64_t, const float *, int64_t, int64_t) = add ? flux__add_words :
+        flux__copy_words;
+    int64_t at[FLUX_MAX_DIMS] = { 0 }, to = 0, from = 0;
+    const bool windows = add && s->ndim > 2 && s->dim[0] < 8;
+    const bool pairs = !add && s->ndim > 2 && ds[0] == 2 && ss[0] == 1 && s->dim[2] == 2 &&
+                       ds[2] == 1;
+    const bool repeats = !add && flux__repeats(s, ds, ss);
+    for (;;) {
+        float *y = (float *)(void *)dst + to;
+        const float *x = (const float *)(const void *)src + from;
+        if (windows) flux__add_windows(s->dim, y, ds, x, ss);
+        if (repeats) flux__repeat_words(y, x, s->dim[0], s->dim[1]);
+        for (int64_t i = 0; i < s->dim[1] && pairs; i++)
+            flux__interleave_words(y + i * ds[1], x + i * ss[1], x + i * ss[1] + ss[2], s->dim[0]);
+        for (int64_t i = 0; i < s->dim[1] && !windows && !repeats && !pairs; i++)
+            row(y + i * ds[1], ds[0], x + i * ss[1], ss[0], s->dim[0]);
+        if (!flux__next_place(s, windows || pairs ? 3 : 2, at, &to, ds, &from, ss)) return;
+    }
+}
+
+/* Runs over all dims but one, row by row; words of two dims and more go to flux__copy_image. Other
+   elements of short rows are copied along the second dim. */
+static void flux__copy_elements(int t, const flux_shape *s, char *dst, const int64_t *ds,
+                                const char *src, const int64_t *ss, bool add) {
+    int64_t at[FLUX_MAX_DIMS] = { 0 }, n = s->ndim ? s->dim[0] : 1, to = 0, from = 0;
+    const ptrdiff_t size = (ptrdiff_t)flux__dtypes[t].size;
+    const bool repeats = !add && flux__repeats(s, ds, ss),
+               down = repeats || (!add && s->ndim > 1 && n < 16 && s->dim[1] > n);
+    if (flux__count(s) == 0) return;
+    if ((add ? t == FLUX_F32 : size == 4) && s->ndim > 1) {
+        flux__copy_image(s, dst, ds, src, ss, add);
+        return;
+    }
+    do {
+        char *y = dst + (ptrdiff_t)to * size;
+        const char *x = src + (ptrdiff_t)from * size;
+        if (!down) flux__copy_row(t, n, y, s->ndim ? ds[0] : 1, x, s->ndim ? ss[0] : 1, add);
+        if (repeats) flux__repeat((size_t)size, y, x, n, s->dim[1]);
+        for (int64_t i = 0; i < n && down && !repeats; i++)
+            flux__copy_row(t, s->dim[1], y + i * ds[0] * size, ds[1], x + i * ss[0] * size, ss[1],
+                           add);
+    } while (flux__next_place(s, 1 + down, at, &to, ds, &from, ss));
+}
+
+/* Stores a number as one element of dtype t. */
+static void flux__store_number(int t, void *dst, double value) {
+    char one[8];
+    const int ctype = flux__class_of(t);
+    flux__set_number(ctype, one, value);
+    flux__store(t, dst, 1, ctype, one, 1);
+}
+
+/* Whether the rows of a strided layout of the shape *s are contiguous and follow each other in
+   memory, with gaps between them or none. */
+static bool flux__rows_ascend(const flux_shape *s, const int64_t *step) {
+    int64_t end = s->ndim ? s->dim[0] : 0;
+    if (!end || step[0] != 1) return false;
+    for (int d = 1; d < s->ndim; end += (s->dim[d] - 1) * step[d], d++)
+        if (s->dim[d] < 1 || (s->dim[d] > 1 && step[d] < end)) return false;
+    return true;
+}
+
+/* Copies a row of n bytes. A short one goes in blocks of 16, the last of which overlaps the one
+   before, as it is not worth a call of memcpy. */
+static FLUX__INLINE void flux__copy_bytes(char *to, const char *from, int64_t n) {
+    if (n < 16 || n > 1024) {
+        memcpy(to, from, (size_t)n);
+        return;
+    }
+    for (int64_t i = 0; i < n - 16; i += 16) memcpy(to + i, from + i, 16);
+    memcpy(to + n - 16, from + n - 16, 16);
+}
+
+/* Writes a slice of `slice` elements of `size` bytes: the rows of src, of shape *s and steps ss,
+   go to the places with steps ds from element rel on, which flux__rows_ascend has found to ascend;
+   what is before, between and behind them is filled with *one. Where rows have 16 bytes or more, a
+   gap of up to 16 is filled with 16, as the row behind it is written next. */
+static FLUX__O2 void flux__copy_padded(const flux_shape *s, char *dst, int64_t rel,
+                                       const int64_t *ds, const char *src, const int64_t *ss,
+                                       int64_t size, const char *one, int64_t slice) {
+    const int64_t n = s->dim[0] * size, rows = s->ndim > 1 ? s->dim[1] : 1,
+                  down = s->ndim > 1 ? ds[1] * size : 0, step = s->ndim > 1 ? ss[1] * size : 0;
+    int64_t at[FLUX_MAX_DIMS] = { 0 }, to = rel, from = 0;
+    char gap[16], *done = dst;
+    flux__fill(gap, one, (size_t)size, (size_t)(16 / size));
+    for (bool more = s->ndim > 0; more; more = flux__next_place(s, 2, at, &to, ds, &from, ss)) {
+        char *y = dst + to * size;
+        const char *x = src + from * size;
+        for (int64_t i = 0; i < rows; i++, y += down, x += step) {
+            if (n >= 16 && y - done <= 16) memcpy(done, gap, 16);
+            else flux__fill(done, one, (size_t)size, (size_t)((y - done) / size));
+            flux__copy_bytes(y, x, n);
+            done = y + n;
+        }
+    }
+    flux__fill(done, one, (size_t)size, (size_t)((dst + slice * size - done) / size));
+}
+
+/* An as_strided_scatter (the reverse of a strided view) in slices: `units` slices of
+   `slice` elements of the result, each a task's `each` at a time; `part` is the shape of the
+   operand within a slice. */
+typedef struct flux__strided_scatter_job {
+    const flux_tensor *t;
+    flux_shape part;
+    flux__operand o;
+    char *dst;
+    const char *src;
+    int64_t slice, units, each;
+    char one[8];                          /* the element to fill with, stored as one of its dtype:
+                                             aligned here, behind an int64_t */
+    bool padded;                          /* see flux__copy_padded */
+} flux__strided_scatter_job;
+
+/* Fills slice u, which goes to dst, and writes the operand's elements into it; the operand's last
+   dims, which `part` lacks, count the slices. */
+static void flux__scatter_slice(const flux__strided_scatter_job *j, int64_t u, char *dst) {
+    ptrdiff_t size = (ptrdiff_t)flux__dtypes[j->t->dtype].size;
+    int64_t from = 0, rest = u;
+    for (int d = j->part.ndim; d < j->o.shape.ndim; rest /= j->o.shape.dim[d++])
+        from += rest % j->o.shape.dim[d] * j->o.stride[d];
+    if (j->padded) {
+        flux__copy_padded(&j->part, dst, j->t->rel, j->t->stride, j->src + (ptrdiff_t)from * size,
+                          j->o.stride, size, j->one, j->slice);
+        return;
+    }
+    /* elements that are not added have places of their own, so as many as a slice's fill it */
+    if (j->t->arg.i[1] || flux__count(&j->part) < j->slice)
+        flux__fill(dst, j->one, (size_t)size, (size_t)j->slice);
+    flux__copy_elements(j->t->dtype, &j->part, dst + (ptrdiff_t)j->t->rel * size, j->t->stride,
+                        j->src + (ptrdiff_t)from * size, j->o.stride, j->t->arg.i[1] != 0);
+}
+/* Makes the slices of one task. */
+static void flux__strided_scatter_task(void *ctx, int64_t task) {
+    const flux__strided_scatter_job *j = (const flux__strided_scatter_job *)ctx;
+    const int64_t bytes = j->slice * (int64_t)flux__dtypes[j->t->dtype].size;
+    for (int64_t u = task * j->each; u < j->units && u < (task + 1) * j->each; u++)
+        flux__scatter_slice(j, u, j->dst + u * bytes);
+}
+
+/* Cuts the result of the spread t along the last dims of its operand, as long as each slice has its
+   elements alone; *slice: elements of a slice. Returns how many dims are left. */
+static int flux__spread_slices(const flux_tensor *t, const flux_shape *from, int64_t *slice) {
+    int64_t reach = t->rel;
+    int dims = from->ndim;
+    *slice = flux__size(t);
+    for (int d = 0; d < dims; d++) reach += (from->dim[d] - 1) * t->stride[d];
+    for (; dims > 1 && t->stride[dims - 1] > 0 &&
+           t->stride[dims - 1] * from->dim[dims - 1] == *slice; dims--) {
+        const int64_t step = t->stride[dims - 1];
+        reach -= (from->dim[dims - 1] - 1) * step;
+        if (reach >= step || step < 64) break;
+        *slice = step;
+    }
+    return dims;
+}
+
+/* The job of a spread of operand *o to t, whose elements go to dst. The result is cut into slices
+   along the operand's last dims as long as each slice has its elements alone, so that threads share
+   the slices. */
+static flux__strided_scatter_job flux__scatter_job(const flux__run *run, const flux_tensor *t,
+                                                   const flux__operand *o, char *dst) {
+    flux__strided_scatter_job j = { t, o->shape, *o, dst, flux__operand_ptr(run, o), 1, 1, 1,
+                                    { 0 }, false };
+    j.part.ndim = flux__spread_slices(t, &o->shape, &j.slice);
+    for (int d = j.part.ndim; d < o->shape.ndim; d++) j.units *= o->shape.dim[d];
+    j.each = (1 << 15) / j.slice + 1;
+    j.padded = !t->arg.i[1] && o->stride[0] == 1 && j.part.ndim &&
+               j.part.dim[0] * (int64_t)flux__dtypes[t->dtype].size >= 16 &&
+               flux__rows_ascend(&j.part, t->stride);
+    flux__store_number(t->dtype, j.one, t->arg.i[1] ? 0 : t->arg.num);
+    return j;
+}
+static flux__strided_scatter_job flux__scatter_job_of(const flux__run *run,
+                                                      const flux__kernel *k) {
+    return flux__scatter_job(run, run->g->node[k->node], &k->operand[0],
+                             (char *)run->ptr[run->plan->nleaf + k->node]);
+}
+/* Makes all slices of a spread. */
+static void flux__scatter_slices(flux__strided_scatter_job *j) {
+    flux__parallel((j->units + j->each - 1) / j->each, flux__strided_scatter_task, j);
+}
+
+/* Whether kernel k, whose result the kernel behind it is the last to read, is only a spread to
+   places of its own, as padding is, whose result need not stay. */
+static bool flux__pads_next(const flux__run *run, const flux__kernel *k) {
+    const flux__slot_info *own = &run->plan->slot[k->node];
+    return k->kind == FLUX__K_STRIDED_SCATTER && !run->g->node[k->node]->arg.i[1] && !own->keep &&
+           &run->plan->kernel[own->last_kernel] == k + 1;
+}
+
+/* Runs a spread. Elements that go to the same place are added in a float's own format, those of
+   f16 and bf16 in f32. */
+static int flux__run_strided_scatter(flux__run *run, flux__kernel *k) {
+    flux_tensor *t = run->g->node[k->node];
+    const flux__operand *o = &k->operand[0];
+    char *dst = (char *)run->ptr[run->plan->nleaf + k->node];
+    bool half = t->arg.i[1] && flux__is_half(t->dtype);
+    int64_t n = flux__size(t);
+    if (n == 0) return 0;
+    if (!half) {
+        flux__strided_scatter_job j = flux__scatter_job_of(run, k);
+        flux__scatter_slices(&j);
+        return 0;
+    }
+    float *wide = flux__widen(o, run->ptr[o->src], k->scratch_at),
+          *sum = (float *)(void *)((char *)wide + flux__widened_bytes(o));
+    int64_t contiguous[FLUX_MAX_DIMS];
+    flux__contiguous_strides(&o->shape, contiguous);
+    memset(sum, 0, (size_t)n * sizeof *sum);
+    flux__copy_elements(FLUX_F32, &o->shape, (char *)(sum + t->rel), t->stride, (const char *)wide,
+                        contiguous, true);
+    flux__store(t->dtype, dst, 1, FLUX__F32C, sum, n);
+    return 0;
+}
+
+/* A concatenation, cut along dim `end`, the last one longer than 1, into tasks of `each`
+   slices. */
+typedef struct flux__cat_job {
+    flux__run *run;
+    const flux__kernel *k;
+    const flux_tensor *t;
+    char *dst;
+    int end;
+    int64_t each;
+} flux__cat_job;
+
+/* Copies one task's slices of the result's last dim, from the operands that have them. */
+static void flux__cat_task(void *ctx, int64_t task) {
+    const flux__cat_job *j = (const flux__cat_job *)ctx;
+    int64_t contiguous[FLUX_MAX_DIMS], at = 0, from = task * j->each, to = from + j->each;
+    int dim = (int)j->t->arg.i[0], end = j->end;
+    ptrdiff_t size = (ptrdiff_t)flux__dtypes[j->t->dtype].size;
+    flux_shape s = flux__dims(j->t);
+    flux__contiguous_strides(&s, contiguous);
+    if (to > s.dim[end]) to = s.dim[end];
+    for (int i = 0; i < j->k->noperand; i++) {
+        const flux__operand *o = &j->k->operand[i];
+        flux_shape part = o->shape;
+        int64_t many = dim < part.ndim ? part.dim[dim] : 1, first = from, last = to;
+        if (dim == end) first = from > at ? from - at : 0, last = to - at < many ? to - at : many;
+        if (first < last) {
+            char *dst = j->dst + (ptrdiff_t)(at * contiguous[dim] + first * contiguous[end]) * size;
+            const char *src = flux__operand_ptr(j->run, o);
+            if (end < part.ndim)
+                part.dim[end] = last - first, src += (ptrdiff_t)(first * o->stride[end]) * size;
+            flux__copy_elements(j->t->dtype, &part, dst, contiguous, src, o->stride, false);
+        }
+        at += many;
+    }
+}
+
+/* Runs a concatenation, in tasks of about 8192 elements. */
+static int flux__run_cat(flux__run *run, flux__kernel *k) {
+    flux_tensor *t = run->g->node[k->node];
+    flux__cat_job j = { run, k, t, (char *)run->ptr[run->plan->nleaf + k->node], t->ndim - 1, 1 };
+    int64_t n = flux__size(t), tasks = n / 8192;
+    while (j.end > 0 && t->dim[j.end] == 1) j.end--;
+    if (tasks < 1) tasks = 1;
+    if (n > 0) j.each = (t->dim[j.end] + tasks - 1) / tasks;
+    if (n > 0) flux__parallel((t->dim[j.end] + j.each - 1) / j.each, flux__cat_task, &j);
+    return 0;
+}
+
+/* A gather or scatter_add: of `large` (x, or what is added to), slices of the shape `slice` lie
+   `row` apart along the picked dim; of `small`, index_out apart by dim of the index. Both have the
+   dims `behind`, whose points are `units`, each a task's `each` at a time. */
+typedef struct flux__index_job {
+    const flux_tensor *t;
+    const flux__operand *index;
+    const int64_t *ids;
+    char *large, *small;
+    bool scatter;
+    flux_shape slice, behind;             /* the dims before and after the picked one */
+    int64_t large_step[FLUX_MAX_DIMS], small_step[FLUX_MAX_DIMS], row, index_out[FLUX_MAX_DIMS];
+    int64_t n, units, each;
+} flux__index_job;
+enum { FLUX__INDICES = 256 };             /* indices that are looked up at a time */
+
+/* The ids of m indices from number i on; places: the offsets of their slices in `small`. */
+static FLUX__O2 void flux__index_ids(const flux__index_job *j, int64_t i, int64_t m, int64_t *ids,
+                                     int64_t *places) {
+    const flux__operand *x = j->index;
+    int64_t point[FLUX_MAX_DIMS], at = 0, place = 0;
+    for (int d = 0; d < x->shape.ndim; i /= x->shape.dim[d++]) {
+        point[d] = i % x->shape.dim[d];
+        at += point[d] * x->stride[d], place += point[d] * j->index_out[d];
+    }
+    for (int64_t l = 0; l < m; l++) {
+        ids[l] = j->ids[at], places[l] = place;
+        flux__next_place(&x->shape, 0, point, &at, x->stride, &place, j->index_out);
+    }
+}
+
+/* The number of the first index that is not within `rows`, or -1; *id: what it is. */
+static int64_t flux__index_outside(const flux__index_job *j, int64_t rows, int64_t *id) {
+    int64_t ids[FLUX__INDICES], places[FLUX__INDICES];
+    for (int64_t i = 0, m; i < j->n; i += m) {
+        m = j->n - i;
+        if (m > FLUX__INDICES) m = FLUX__INDICES;
+        flux__index_ids(j, i, m, ids, places);
+        for (int64_t l = 0; l < m; l++)
+            if (ids[l] < 0 || ids[l] >= rows) return *id = ids[l], i + l;
+    }
+    return -1;
+}
+
+/* Copies or adds m elements of 32 bits between `large`, at the offsets `rows`, and `small`. */
+static FLUX__O2 void flux__index_words(bool add, float *large, const int64_t *rows, float *small,
+                                       const int64_t *places, int64_t m) {
+    for (int64_t i = 0; i < m && add; i++) large[rows[i]] += small[places[i]];
+    for (int64_t i = 0; i < m && !add; i++) memcpy(small + places[i], large + rows[i], 4);
+}
+
+/* Runs one task: its points of the dims behind, for some indices at a time, in their order. */
+static void flux__index_task(void *ctx, int64_t task) {
+    const flux__index_job *j = (const flux__index_job *)ctx;
+    int64_t rows[FLUX__INDICES], places[FLUX__INDICES], m;
+    const int64_t from = task * j->each, last = from + j->each,
+                  to = last < j->units ? last : j->units;
+    const ptrdiff_t bytes = (ptrdiff_t)flux__dtypes[j->t->dtype].size;
+    const bool words = flux__count(&j->slice) == 1 &&
+                       (j->scatter ? j->t->dtype == FLUX_F32 : bytes == 4);
+    for (int64_t i = 0; i < j->n; i += m) {
+        m = j->n - i;
+        if (m > FLUX__INDICES) m = FLUX__INDICES;
+        flux__index_ids(j, i, m, rows, places);
+        for (int64_t l = 0; l < m; l++) rows[l] *= j->row;
+        for (int64_t u = from; u < to; u++) {
+            int64_t rest = u, large_at = 0, small_at = 0;
+            for (int d = 0, at = j->slice.ndim; d < j->behind.ndim; d++, at++) {
+                large_at += rest % j->behind.dim[d] * j->large_step[at];
+                small_at += rest % j->behind.dim[d] * j->small_step[at];
+                rest /= j->behind.dim[d];
+            }
+            char *large = j->large + large_at * bytes, *small = j->small + small_at * bytes;
+            if (words)
+                flux__index_words(j->scatter, (float *)(void *)large, rows,
+                                  (float *)(void *)small, places, m);
+            for (int64_t l = 0; l < m && !words; l++) {
+                char *x = large + rows[l] * bytes, *y = small + places[l] * bytes;
+                if (j->scatter)
+                    flux__copy_elements(j->t->dtype, &j->slice, x, j->large_step, y, j->small_step,
+                                        true);
+                else
+                    flux__copy_elements(j->t->dtype, &j->slice, y, j->small_step, x, j->large_step,
+                                        false);
+            }
+        }
+    }
+}
+
+/* Runs a gather or scatter_add: slices of x are copied to the result, or slices of the source are
+   added to the result, in the order of the indices. Threads share the dims behind the picked one.
+   An index out of range is an error. */
+static int flux__run_index(flux__run *run, flux__kernel *k) {
+    flux_tensor *t = run->g->node[k->node];
+    const flux__operand *x = &k->operand[0], *src = &k->operand[2];
+    const int dim = (int)t->arg.i[0], behind = k->operand[1].shape.ndim;
+    char *out = (char *)run->ptr[run->plan->nleaf + k->node];
+    int64_t contiguous[FLUX_MAX_DIMS], rows = x->shape.dim[dim], id;
+    flux_shape whole = flux__dims(t);
+    flux__index_job j;
+    bool one = true;
+    memset(&j, 0, sizeof j);
+    flux__contiguous_strides(&whole, contiguous);
+    j.t = t, j.index = &k->operand[1], j.scatter = t->op == FLUX__SCATTER;
+    j.ids = (const int64_t *)(const void *)flux__operand_ptr(run, j.index);
+    j.large = j.scatter ? out : (char *)(intptr_t)flux__operand_ptr(run, x);
+    j.small = j.scatter ? (char *)(intptr_t)flux__operand_ptr(run, src) : out;
+    const int64_t *large = j.scatter ? contiguous : x->stride,
+                  *small = j.scatter ? src->stride : contiguous;
+    j.n = flux__count(&j.index->shape), j.row = large[dim], j.units = 1;
+    for (int d = 0, at = 0; d < x->shape.ndim; d++) {
+        flux_shape *part = d < dim ? &j.slice : &j.behind;
+        if (d == dim) continue;
+        part->dim[part->ndim++] = x->shape.dim[d];
+        j.large_step[at] = large[d], j.small_step[at++] = small[d < dim ? d : d - 1 + behind];
+    }
+    for (int d = 0; d < behind; d++) j.index_out[d] = small[dim + d];
+    const int64_t outside = flux__index_outside(&j, rows, &id);
+    if (outside >= 0) {
+        flux__fail("%s: index %lld (number %lld) is not within dim %d of size %lld",
+                   flux__op_names[t->op], (long long)id, (long long)outside, dim, (long long)rows);
+        return -1;
+    }
+    for (int d = 0; d < x->shape.ndim; d++) one = one && (x->shape.dim[d] == 1 || !x->stride[d]);
+    if (j.scatter && one && flux__size(t) > 0)      /* zeros, as in the gradient of a gather */
+        flux__fill(out, flux__operand_ptr(run, x), flux__dtypes[t->dtype].size,
+                   (size_t)flux__size(t));
+    else if (j.scatter)
+        flux__copy_elements(t->dtype, &x->shape, out, contiguous, flux__operand_ptr(run, x),
+                            x->stride, false);
+    j.units = flux__count(&j.behind);
+    j.each = (1 << 15) / (j.n * flux__count(&j.slice) + 1) + 1;
+    flux__parallel((j.units + j.each - 1) / j.each, flux__index_task, &j);
+    return 0;
+}
+
+FLUX__END_LEAN
+
+/* ---------------------------------------------------------------------- cpu/padding.h
+   Images that a product pads itself (flux__operand.padding), so that a padded image
+   is neither written to memory nor read from it: row by row where a convolution
+   copies rows anyway (cpu/winograd.h, cpu/conv_amx.h), a batch's slices when its turn
+   comes (cpu/product_batches.h), or all at once, into scratch memory.
+
+   Invariant: what is read is the padded image, element for element. Places are those
+   in the padded image, whether that is in memory or not.
+
+   Rejected: testing at each position whether a tap lies in the padding; padding that
+   several products read, as a convolution and its gradient by the weight do, which
+   each would pad again. */
+
+FLUX__BEGIN_LEAN
+
+/* What pads the image that operand *o reads. */
+static flux__strided_scatter_job flux__padding_job(const flux__run *run, const flux__operand *o) {
+    FLUX__ZEROED(flux__operand, from);
+    from.src = o->src, from.dtype = o->dtype, from.shape = o->padding->shape;
+    from.offset = o->padding->offset;
+    memcpy(from.stride, o->padding->stride, sizeof from.stride);
+    return flux__scatter_job(run, run->g->node[o->padding->node], &from, NULL);
+}
+
+/* The whole padded image, in scratch memory. NULL: there is none. */
+static char *flux__pad_all(const flux__strided_scatter_job *pad) {
+    flux__strided_scatter_job j = *pad;
+    j.dst = (char *)flux__scratch((size_t)(j.slice * j.units) * flux__dtypes[j.t->dtype].size);
+    if (j.dst) flux__scatter_slices(&j);
+    return j.dst;
+}
+
+/* Rows of two-dimensional images that are padded as they are read. x: what is padded, `wide` x
+   `high` elements of each channel of each sample, whose first one is at (left, top) in the padded
+   image; row, channel, sample: steps of x in elements; pitch, slice: elements of the padded
+   image's rows and of a channel of it. */
+typedef struct flux__padded_rows {
+    const char *x;
+    int64_t left, top, wide, high, row, channel, sample, pitch, slice;
+} flux__padded_rows;
+
+/* Finds the rows of what *pad makes. left and top are counted from element number `at` of the
+   padded image, of channel 0 and sample 0. False: that is no such image, or its rows are not
+   contiguous. */
+static bool flux__find_padded_rows(const flux__strided_scatter_job *pad, int64_t at,
+                                   flux__padded_rows *r) {
+    const flux_tensor *t = pad->t;
+    const flux__operand *o = &pad->o;
+    const int nd = o->shape.ndim;
+    if (nd < 2 || nd > 4 || pad->part.ndim != 2 || t->ndim != nd || o->stride[0] != 1 ||
+        pad->slice != t->dim[0] * t->dim[1] || at < 0 || at >= pad->slice) return false;
+    r->x = pad->src, r->pitch = t->dim[0], r->slice = pad->slice;
+    r->left = t->rel % r->pitch - at % r->pitch, r->top = t->rel / r->pitch - at / r->pitch;
+    r->wide = pad->part.dim[0], r->high = pad->part.dim[1], r->row = o->stride[1];
+    r->channel = nd > 2 ? o->stride[2] : 0, r->sample = nd > 3 ? o->stride[3] : 0;
+    return true;
+}
+
+/* Where row y of a channel of a sample would have its element number 0, if nothing were padded, in
+   elements of `size` bytes; NULL: the row is all padding. */
+static const char *flux__padded_row(const flux__padded_rows *r, int64_t sample, int64_t channel,
+                                    int64_t y, int64_t size) {
+    if (y < r->top || y - r->top >= r->high) return NULL;
+    return r->x + (sample * r->sample + channel * r->channel + (y - r->top) * r->row) * size;
+}
+
+/* The first n elements of a row of which *from ... *end - 1 are not padding. */
+static void flux__padded_ends(const flux__padded_rows *r, int64_t n, int64_t *from,
+                              int64_t *end) {
+    const int64_t last = r->left + r->wide;
+    *from = r->left < 0 ? 0 : r->left < n ? r->left : n;
+    *end = last < *from ? *from : last < n ? last : n;
+}
+
+/* Writes the first n elements of a row of f32. */
+static void flux__pad_row(const flux__padded_rows *r, int64_t sample, int64_t channel, int64_t y,
+                          int64_t n, float *to) {
+    const float *x = (const float *)(const void *)flux__padded_row(r, sample, channel, y, 4);
+    int64_t from, end;
+    flux__padded_ends(r, n, &from, &end);
+    if (!x) from = end = n;
+    for (int64_t i = 0; i < from; i++) to[i] = 0;
+    if (end > from) memcpy(to + from, x + from - r->left, (size_t)(end - from) * sizeof *to);
+    for (int64_t i = end; i < n; i++) to[i] = 0;
+}
+
+FLUX__END_LEAN
+
 /* ---------------------------------------------------------------------- cpu/winograd.h
    Convolution by windows of 3 x 3, a step apart, with fewer multiplications:
    Winograd's F(2 x 2, 3 x 3) (Lavin and Gray, "Fast algorithms for convolutional
@@ -24657,6 +25340,7 @@ typedef struct flux__winograd {
     int64_t along, down, tap, tap_down, channel, sample;
     int64_t k_tap, k_channel, k_column;
     bool flip, direct;                    /* direct: the image is read where it is */
+    const flux__padded_rows *pad;         /* NULL, or what pads its rows when they are read */
     int64_t wide, high, across, rows, channels, columns, samples;  /* across: tiles in a row */
     /* rows of tiles in a group, and groups; columns of a part, and parts */
     int64_t each, groups, some, parts;
@@ -24711,6 +25395,31 @@ static void flux__winograd_pixels(const flux__winograd *w, int64_t sample, int64
     }
 }
 
+/* Pads the rows of pixels of `some` rows of tiles from pixel row y on; copy: a line of `need`
+   floats for each. */
+static void flux__winograd_pad(const flux__winograd *w, int64_t sample, int64_t y, int64_t c,
+                               int64_t some, int64_t need, float *copy) {
+    for (int64_t r = 0; r < 2 * some + 2; r++, copy += need)
+        flux__pad_row(w->pad, sample, c, flux__gemm_min(y + r, w->high + 1), w->wide + 2, copy);
+}
+
+/* Makes the numbers of the tiles of one channel, n rows of tiles from row s of all samples on.
+   copy: memory for 2n + 2 lines of `need` floats. */
+static void flux__winograd_channel(const flux__winograd *w, int64_t s, int64_t n, int64_t c,
+                                   int64_t need, float *copy, float *v, int64_t apart) {
+    const float *row[4];
+    float *first = copy;                  /* of the rows that are padded */
+    for (int64_t r = 0; r < n; r++, v += w->across, first += w->pad ? 2 * need : 0) {
+        const int64_t sample = (s + r) / w->rows, y = (s + r) % w->rows;
+        if (!w->pad) flux__winograd_pixels(w, sample, 2 * y, c, need, copy, row);
+        else if (r == 0 || y == 0)
+            flux__winograd_pad(w, sample, 2 * y, c, flux__gemm_min(n - r, w->rows - y), need,
+                               first = copy);
+        for (int i = 0; i < 4 && w->pad; i++) row[i] = first + i * need;
+        w->in(row, w->across, v, apart);
+    }
+}
+
 /* Multiplies the tiles' numbers by those of nr columns from column j on, panel u. */
 static void flux__winograd_multiply(const flux__winograd *w, const float *v, int64_t apart,
                                     int64_t tiles, const float *u, int64_t nr, float *m,
@@ -24762,20 +25471,16 @@ static void flux__winograd_task(void *ctx, int worker, int64_t number) {
         columns = flux__gemm_min(flux__gemm_up(2048 / tiles, most) + most, end - j0),
         apart = w->channels * tiles + 16, m_apart = columns * tiles,
         need = 2 * (w->across > lanes ? w->across : lanes) + 2,
-        block = 2 * n * w->wide * columns + 64;
-    const float *row[4];
-    float *v = (float *)flux__scratch((size_t)(16 * (apart + m_apart) + 16 + block + 4 * need) *
-                                      sizeof *v);
+        block = 2 * n * w->wide * columns + 64, lines = w->pad ? 2 * n + 2 : 4;
+    float *v = (float *)flux__scratch((size_t)(16 * (apart + m_apart) + 16 + block +
+                                               lines * need) * sizeof *v);
     if (!v) {
         flux__atomic_store32(&w->failed, 1);
         return;
     }
     float *m = v + 16 * apart, *out = m + 16 * m_apart + 16, *copy = out + block;
     for (int64_t c = 0; c < w->channels; c++)
-        for (int64_t r = 0; r < n; r++) {
-            flux__winograd_pixels(w, (s + r) / w->rows, (s + r) % w->rows * 2, c, need, copy, row);
-            w->in(row, w->across, v + c * tiles + r * w->across, apart);
-        }
+        flux__winograd_channel(w, s, n, c, need, copy, v + c * tiles, apart);
     for (int64_t j = j0, nb, nr; j < end; j += nb) {
         for (nb = 0; nb == 0 || (j + nb < end && nb + most <= columns); nb += nr) {
             nr = flux__gemm_nr(end - j - nb, most);
@@ -26190,12 +26895,14 @@ typedef struct flux__conv_amx {
     int64_t size, stride;                 /* taps of a window's row, and of its column */
     int64_t wide, high, channels, columns, samples;
     bool flipped;                         /* taps go back as windows go on */
+    const flux__padded_rows *pad;         /* NULL, or what pads rows when they are read */
     const char *weight;                   /* panels of 32 columns, in the order of steps */
     float *c;                             /* NULL, or where results are stored as they are */
     int64_t steps;                        /* of k, a line each */
     /* Lines. few: of windows' rows. chunks: how many make a position or a row; pitch: from a row of
-       the image to the next one. whole: rows of the image lie as far apart, and are read as one. */
-    bool few, whole;
+       the image to the next one. whole: rows of the image lie as far apart, and are read as one.
+       at_once: all of a row that is padded is read, and the next one lies behind it. */
+    bool few, whole, at_once;
     int64_t chunks, pitch;
     int64_t band;                         /* rows of windows whose lines are made at a time */
     int64_t tall, plane;                  /* then: rows of the image that lie one behind the other,
@@ -26287,12 +26994,13 @@ static int64_t flux__conv_place(const flux__conv_amx *w, int64_t i, int64_t n, i
 }
 
 /* Makes lines of 32 channels, or all there are, of n positions, at most 32, of a row of the image,
-   from position p on. x: the row's first window's first tap, at the first of the channels. */
+   from position p on. x: the row's first window's first tap, or what is padded as
+   flux__padded_row has it, at the first of the channels. */
 static void flux__conv_positions(const flux__conv_amx *w, const uint16_t *x, int64_t channels,
                                  int64_t p, int64_t n, char *to) {
     const int64_t tap = w->flipped ? -w->tap : w->tap;
     if (w->along == w->stride * tap) {
-        x += flux__conv_place(w, p, w->wide, w->along, w->tap);
+        x += w->pad ? p - w->pad->left : flux__conv_place(w, p, w->wide, w->along, w->tap);
         flux__amx_lines(x, tap, w->channel, n, channels, to, 64);
         return;
     }
@@ -26304,28 +27012,85 @@ static void flux__conv_positions(const flux__conv_amx *w, const uint16_t *x, int
     }
 }
 
-/* Where the first line of a row of the image is: row q of the band, of its positions those of a
-   phase. */
-static char *flux__conv_row_at(const flux__conv_image *m, int64_t chunk, int64_t phase, int64_t q) {
+/* The positions of a row of the image's windows, and which of them, *from ... *end - 1, are no
+   padding. x: the row, or NULL: it is all padding. */
+static int64_t flux__conv_inside(const flux__conv_amx *w, const uint16_t *x, int64_t *from,
+                                 int64_t *end) {
+    const int64_t n = (w->wide - 1) * w->stride + w->size;
+    *from = 0, *end = n;
+    if (w->pad) flux__padded_ends(w->pad, n, from, end);
+    if (!x) *from = *end = n;
+    return n;
+}
+
+/* The line of position p of row q of the band: rows and positions have phases. */
+static char *flux__conv_line(const flux__conv_image *m, int64_t chunk, int64_t p, int64_t q) {
     const flux__conv_amx *w = m->all;
+    if (w->stride == 1) return m->lines + chunk * w->plane + (q * w->pitch + p) * 64;
     return m->lines + chunk * w->plane +
-           ((phase * w->stride + q % w->stride) * w->tall + q / w->stride) * w->pitch * 64;
+           ((p % w->stride * w->stride + q % w->stride) * w->tall + q / w->stride) * w->pitch * 64 +
+           p / w->stride * 64;
+}
+
+/* Makes the lines of n positions of row q of the band, from p on, zeros, or copies them there. */
+static void flux__conv_zeros(const flux__conv_image *m, int64_t chunk, int64_t p, int64_t n,
+                             int64_t q) {
+    for (; n > 0; n--, p++) memset(flux__conv_line(m, chunk, p, q), 0, 64);
+}
+static void flux__conv_put(const flux__conv_image *m, int64_t chunk, int64_t p, int64_t n,
+                           int64_t q, const char *lines) {
+    const int64_t by = m->all->stride;
+    if (by == 1) memcpy(flux__conv_line(m, chunk, p, q), lines, (size_t)n * 64);
+    for (int64_t i = 0; i < by && i < n && by > 1; i++) {
+        char *to = flux__conv_line(m, chunk, p + i, q);
+        for (int64_t at = i; at < n; at += by, to += 64) memcpy(to, lines + at * 64, 64);
+    }
 }
 
 /* Makes the lines of one chunk of a row's positions. */
 static void flux__conv_row(const flux__conv_image *m, const uint16_t *x, int64_t chunk, int64_t q) {
     const flux__conv_amx *w = m->all;
-    const int64_t n = (w->wide - 1) * w->stride + w->size,
+    int64_t from, end;
+    const int64_t n = flux__conv_inside(w, x, &from, &end),
                   channels = flux__gemm_min(w->channels - chunk * 32, 32);
     char memory[32 * 64];
-    for (int64_t p = 0, some; p < n; p += some) {
-        if (n - p < 32 && n >= 32) p = n - 32;                       /* whole lines are faster */
-        some = flux__gemm_min(n - p, 32);
-        char *to = w->stride == 1 ? flux__conv_row_at(m, chunk, 0, q) + p * 64 : memory;
-        flux__conv_positions(w, x, channels, p, some, to);
-        for (int64_t i = 0, at; i < w->stride && i < some && w->stride > 1; i++) {
-            to = flux__conv_row_at(m, chunk, (p + i) % w->stride, q) + (p + i) / w->stride * 64;
-            for (at = i; at < some; at += w->stride, to += 64) memcpy(to, memory + at * 64, 64);
+    flux__conv_zeros(m, chunk, 0, from, q);
+    for (int64_t p = from, some; p < end; p += some) {
+        if (end - p < 32 && end - from >= 32) p = end - 32;          /* whole lines are faster */
+        some = flux__gemm_min(end - p, 32);
+        flux__conv_positions(w, x, channels, p, some,
+                             w->stride == 1 ? flux__conv_line(m, chunk, p, q) : memory);
+        if (w->stride > 1) flux__conv_put(m, chunk, p, some, q, memory);
+    }
+    flux__conv_zeros(m, chunk, end, n - end, q);
+}
+
+/* Makes the lines of one chunk of the band's rows q ... last-1, of which the elements that are no
+   padding lie one behind the other: 32 of them at a time, in whatever row they are. */
+static void flux__conv_rows_at_once(const flux__conv_image *m, int64_t chunk, int64_t q,
+                                    int64_t last) {
+    const flux__conv_amx *w = m->all;
+    const flux__padded_rows *pad = w->pad;
+    const int64_t n = (w->wide - 1) * w->stride + w->size, right = pad->left + pad->wide,
+                  y = m->first * w->stride, channels = flux__gemm_min(w->channels - chunk * 32, 32);
+    char memory[32 * 64];
+    for (; q < last && y + q < pad->top; q++) flux__conv_zeros(m, chunk, 0, n, q);
+    for (; q < last && y + last > pad->top + pad->high; last--)
+        flux__conv_zeros(m, chunk, 0, n, last - 1);
+    for (int64_t r = q; r < last; r++) {
+        flux__conv_zeros(m, chunk, 0, pad->left, r);
+        flux__conv_zeros(m, chunk, right, n - right, r);
+    }
+    const int64_t all = (last - q) * pad->wide;
+    const uint16_t *x = (const uint16_t *)(const void *)flux__padded_row(pad, m->sample, 32 * chunk,
+                                                                         y + q, 2);
+    for (int64_t i = 0, p = pad->left, some; i < all; i += some) {
+        some = flux__gemm_min(all - i, 32);
+        flux__amx_lines(x + i, 1, w->channel, some, channels, memory, 64);
+        for (int64_t at = 0, run; at < some; at += run) {
+            run = flux__gemm_min(some - at, right - p);
+            flux__conv_put(m, chunk, p, run, q, memory + at * 64);
+            if ((p += run) == right) p = pad->left, q++;
         }
     }
 }
@@ -26335,22 +27100,25 @@ static void flux__conv_row(const flux__conv_image *m, const uint16_t *x, int64_t
 static FLUX__AMX_FN void flux__conv_row_windows(const flux__conv_image *m, const uint16_t *x,
                                                 int64_t q, uint16_t *memory) {
     const flux__conv_amx *w = m->all;
-    const int64_t n = (w->wide - 1) * w->stride + w->size, c = w->channels, step = w->stride * c;
+    int64_t from, end;
+    const int64_t n = flux__conv_inside(w, x, &from, &end), c = w->channels, step = w->stride * c;
     char lines[32 * 64];
-    for (int64_t p = 0; p < n; p += 32) {
-        flux__conv_positions(w, x, c, p, flux__gemm_min(n - p, 32), lines);
-        for (int64_t i = 0; i < 32 && p + i < n; i++)
+    memset(memory, 0, (size_t)(from * c) * sizeof *memory);
+    for (int64_t p = from; p < end; p += 32) {
+        flux__conv_positions(w, x, c, p, flux__gemm_min(end - p, 32), lines);
+        for (int64_t i = 0; i < 32 && p + i < end; i++)
             memcpy(memory + (p + i) * c, lines + i * 64, 64);
     }
+    memset(memory + end * c, 0, (size_t)((n - end) * c) * sizeof *memory);
     for (int64_t chunk = 0; chunk < w->chunks; chunk++) {
-        const uint16_t *from = memory + chunk * 32;
-        char *to = flux__conv_row_at(m, chunk, 0, q);
+        const uint16_t *at = memory + chunk * 32;
+        char *to = flux__conv_line(m, chunk, 0, q);
         uint16_t inside[32];
         for (int64_t i = 0; i < 32; i++) inside[i] = chunk * 32 + i < w->size * c ? 0xffff : 0;
         flux__amx_words mask, line;
         memcpy(&mask, inside, sizeof mask);
-        for (int64_t i = 0; i < w->wide; i++, from += step, to += 64) {
-            memcpy(&line, from, sizeof line);
+        for (int64_t i = 0; i < w->wide; i++, at += step, to += 64) {
+            memcpy(&line, at, sizeof line);
             line &= mask;
             memcpy(to, &line, sizeof line);
         }
@@ -26389,11 +27157,17 @@ static void flux__conv_lines(void *ctx, int64_t part) {
         }
         return;
     }
+    if (w->at_once) {
+        flux__conv_rows_at_once(m, chunk, first, end);
+        return;
+    }
     uint16_t *memory = NULL;
     if (w->few) memory = (uint16_t *)flux__scratch((size_t)(n * w->channels + 64) * 2);
     if (w->few && !memory) flux__atomic_store32((int *)(uintptr_t)&w->failed, 1);
     for (int64_t q = first; q < end; q++) {
-        const uint16_t *row = x + flux__conv_place(w, q, w->high - m->first, w->down, w->tap_down);
+        const uint16_t *row = w->pad ? (const uint16_t *)(const void *)flux__padded_row(
+            w->pad, m->sample, 32 * chunk, m->first * w->stride + q, 2) :
+            x + flux__conv_place(w, q, w->high - m->first, w->down, w->tap_down);
         if (!w->few) flux__conv_row(m, row, chunk, q);
         else if (memory) flux__conv_row_windows(m, row, q, memory);
     }
@@ -26536,8 +27310,7 @@ static void flux__conv_steps(const flux__conv_image *m) {
     for (int64_t s = 0; s < w->steps; s++) {
         const int64_t line = s / w->chunks, u = w->few ? line : line / w->size,
                       t = w->few ? 0 : line % w->size;
-        m->at[s] = flux__conv_row_at(m, s % w->chunks, t % w->stride, u) - m->lines +
-                   t / w->stride * 64;
+        m->at[s] = flux__conv_line(m, s % w->chunks, t, u) - m->lines;
     }
 }
 
@@ -26569,9 +27342,11 @@ static void flux__conv_arrange(flux__conv_amx *w) {
     w->steps = w->size * (w->few ? 1 : w->size) * w->chunks;
     w->pitch = w->wide + (w->few ? 0 : (w->size - 1) / w->stride);
     const int64_t back = w->flipped ? -1 : 1;
-    w->whole = !w->few && w->stride == 1 && w->along == 1 && back * w->tap == 1 &&
+    w->whole = !w->pad && !w->few && w->stride == 1 && w->along == 1 && back * w->tap == 1 &&
                back * w->tap_down == w->down && w->down >= w->pitch && w->down <= 2 * w->wide;
     if (w->whole) w->pitch = w->down;
+    w->at_once = w->pad && !w->few && w->pad->row == w->pad->wide && w->pad->left >= 0 &&
+                 w->pad->left + w->pad->wide <= (w->wide - 1) * w->stride + w->size;
 }
 
 /* Computes such a convolution; its weight is given, too. */
@@ -26845,7 +27620,8 @@ FLUX__END_HOT
    strides, or for windows of an image, which are never stored, the implicit-GEMM
    maps of their rows and columns. Half formats are converted to f32, of windows
    the image; bf16 is left as it is for AMX's tiles, or becomes vnni pairs, that
-   is words of two neighbours along k.
+   is words of two neighbours along k. An image that the product pads
+   (flux__operand.padding) is padded here if it is converted.
 
    Invariant: what multiplies half formats is chosen by shapes, dtypes and what
    flux__mark_windows has marked, never by whether an operand is gathered. */
@@ -26988,7 +27764,8 @@ typedef struct flux__matrix {
     flux__operand o;
     int64_t size;       /* bytes of an element, or of a word */
     flux__axes map[2];  /* of a gathered operand: maps of its rows and its columns */
-    void *words;        /* NULL, or scratch memory for a gathered operand's pairs */
+    /* NULL, or scratch memory for a gathered operand's pairs, and of an image that is padded */
+    void *words, *padded;
 } flux__matrix;
 
 /* Makes the map of the operand's rows (side 0) or columns (side 1) from its dims that belong to
@@ -27065,9 +27842,13 @@ static bool flux__matrix_operand(const flux__run *run, const flux__operand *o, i
     const bool widens = flux__is_half(o->dtype) && !g->tiles && !g->pairs;
     int64_t first = 0, n = 0;
     m->o = *o;
-    m->words = NULL;
+    m->words = m->padded = NULL;
     m->size = o->dtype == FLUX_F64 ? 8 : g->tiles ? 2 : 4;
     m->at = (const char *)run->ptr[m->o.src];
+    if (o->padding && (widens || g->pairs)) {        /* others are padded by flux__products */
+        const flux__strided_scatter_job pad = flux__padding_job(run, o);
+        if (!(m->at = (char *)(m->padded = flux__pad_all(&pad)))) return false;
+    }
     if (m->o.gather && g->pairs) {
         if (!flux__gather_pairs(m, i)) return false;
     } else if (m->o.gather) {
@@ -27098,534 +27879,6 @@ static bool flux__matrix_operand(const flux__run *run, const flux__operand *o, i
 }
 
 FLUX__END_HOT
-
-/* ---------------------------------------------------------------------- cpu/whole.h
-   Kernels that are no elementwise program: spread (the reverse of a strided
-   view), concatenation, gather and scatter_add. flux__copy_elements moves or
-   adds elements between two strided layouts of one shape.
-
-   Invariant: threads share slices of the result, so each element has one writer
-   and additions have one order; gather and scatter_add go in the order of
-   the indices. Where places of a spread meet, f16 and bf16 are summed in f32. An
-   index out of range is an error that names it. */
-
-FLUX__BEGIN_LEAN
-
-/* ---------------- whole-tensor kernels */
-
-/* Copies (or with `add` adds) the elements of a strided layout of the shape *s to another one
-   of the same shape; t: their dtype, steps in elements. */
-static void flux__copy_elements(int t, const flux_shape *s, char *dst, const int64_t *dst_step,
-                                const char *src, const int64_t *src_step, bool add);
-
-/* Copies n 32-bit words, ss apart, to places ds apart. */
-static FLUX__O2 void flux__copy_words(float *dst, int64_t ds, const float *src, int64_t ss,
-                                      int64_t n) {
-    /* rows of an image are too short to be worth a call of memcpy each */
-    if (ds == 1 && ss == 1) {
-        for (; n >= 8; n -= 8, dst += 8, src += 8) memcpy(dst, src, 32);
-        if (n >= 4) memcpy(dst, src, 16), n -= 4, dst += 4, src += 4;
-        for (; n > 0; n--) memcpy(dst++, src++, 4);
-        return;
-    }
-    for (; n >= 4; n -= 4, dst += 4 * ds, src += 4 * ss) {
-        memcpy(dst, src, 4), memcpy(dst + ds, src + ss, 4);
-        memcpy(dst + 2 * ds, src + 2 * ss, 4), memcpy(dst + 3 * ds, src + 3 * ss, 4);
-    }
-    for (; n > 0; n--, dst += ds, src += ss) memcpy(dst, src, 4);
-}
-
-/* Writes n words of a and of b in turn. */
-static FLUX__O2 void flux__interleave_words(float *dst, const float *a, const float *b, int64_t n) {
-#if FLUX__GEMM_VECTORS
-    for (; n >= 4; n -= 4, dst += 8, a += 4, b += 4) {
-        const flux__vec16f v = *(const flux__vec16f *)(const void *)a,
-                           w = *(const flux__vec16f *)(const void *)b;
-        flux__vec16f low, high, *at = (flux__vec16f *)(void *)dst;
-        FLUX__SHUFFLE(low, v, w, flux__vec16i, 0, 4, 1, 5)
-        FLUX__SHUFFLE(high, v, w, flux__vec16i, 2, 6, 3, 7)
-        at[0] = low, at[1] = high;
-    }
-#endif
-    for (; n > 0; n--, dst += 2) memcpy(dst, a++, 4), memcpy(dst + 1, b++, 4);
-}
-
-/* Adds n floats, ss apart, to those at dst, ds apart. */
-static FLUX__O2 void flux__add_words(float *dst, int64_t ds, const float *src, int64_t ss,
-                                     int64_t n) {
-#if FLUX__GEMM_VECTORS
-    /* adding -0 leaves the elements in between as they are */
-    const flux__vec16f none = { -0.0f, -0.0f, -0.0f, -0.0f };
-    flux__vec16f v, w, *at;
-    for (; n >= 4 && ds == 1 && ss == 1; n -= 4, dst += 4, src += 4)
-        *(flux__vec16f *)(void *)dst += *(const flux__vec16f *)(const void *)src;
-    /* not >=: nothing beyond the last element is touched */
-    for (; n > 4 && ds == 2 && ss == 1; n -= 4, dst += 8, src += 4) {
-        v = *(const flux__vec16f *)(const void *)src, at = (flux__vec16f *)(void *)dst;
-        FLUX__SHUFFLE(w, v, none, flux__vec16i, 2, 6, 3, 7)
-        FLUX__SHUFFLE(v, v, none, flux__vec16i, 0, 4, 1, 5)
-        at[0] += v, at[1] += w;
-    }
-#endif
-    for (; n > 0; n--, dst += ds, src += ss) *dst += *src;
-}
-
-/* Copies or adds n elements of dtype t, ss apart, to places ds apart. */
-static void flux__copy_row(int t, int64_t n, char *dst, int64_t ds, const char *src, int64_t ss,
-                           bool add) {
-    size_t size = flux__dtypes[t].size;
-    if (!add && size == 4 && (n < 256 || ds != 1 || ss != 1)) {
-        flux__copy_words((float *)(void *)dst, ds, (const float *)(const void *)src, ss, n);
-        return;
-    }
-    if (add && t == FLUX_F32) {
-        flux__add_words((float *)(void *)dst, ds, (const float *)(const void *)src, ss, n);
-        return;
-    }
-    if (!add) {
-        flux__copies(size, n, dst, ds, src, ss);
-        return;
-    }
-    int ctype = flux__class_of(t);
-    char a[256 * 8], b[256 * 8];
-    for (int64_t i = 0; i < n; i += 256) {
-        int64_t m = n - i < 256 ? n - i : 256;
-        char *to = dst + (ptrdiff_t)(i * ds) * (ptrdiff_t)size;
-        flux__load(ctype, a, t, src + (ptrdiff_t)(i * ss) * (ptrdiff_t)size, ss, m);
-        flux__load(ctype, b, t, to, ds, m);
-        flux__accumulate(ctype, FLUX__RED_SUM, b, a, m);
-        flux__store(t, to, ds, ctype, b, m);
-    }
-}
-
-/* Adds floats like flux__copy_image, one or two dims of which are as short as a window's: along
-   the first one that is not, a row for each element of a window. From the last element to the
-   first, so that windows that overlap are added in their order. */
-static void flux__add_windows(const int64_t *n, float *dst, const int64_t *ds, const float *src,
-                              const int64_t *ss) {
-    const int along = n[1] < 8 ? 2 : 1, other = 3 - along;
-    const bool down = (ds[0] > 0) == (ds[along] > 0);
-    for (int64_t i = 0; i < n[other]; i++)
-        for (int64_t c = 0; c < n[0]; c++) {
-            const int64_t at = down ? n[0] - 1 - c : c;
-            flux__add_words(dst + i * ds[other] + at * ds[0], ds[along],
-                            src + i * ss[other] + at * ss[0], ss[along], n[along]);
-        }
-}
-
-/* Goes on to the next index `at` along the dims from `first` on, and to its places in two layouts
-   of steps ds and ss. False: that was the last one. */
-static FLUX__INLINE bool flux__next_place(const flux_shape *s, int first, int64_t *at, int64_t *to,
-                                          const int64_t *ds, int64_t *from, const int64_t *ss) {
-    for (int d = first; d < s->ndim; d++) {
-        *to += ds[d], *from += ss[d];
-        if (++at[d] < s->dim[d]) return true;
-        *to -= ds[d] * s->dim[d], *from -= ss[d] * s->dim[d];
-        at[d] = 0;
-    }
-    return false;
-}
-
-/* Whether copying repeats each element of a contiguous row, one behind the other. */
-static bool flux__repeats(const flux_shape *s, const int64_t *ds, const int64_t *ss) {
-    return s->ndim > 1 && !ss[0] && ds[0] == 1 && ss[1] == 1 && ds[1] == s->dim[0];
-}
-
-/* Copies 32-bit words or adds floats between two layouts of at least two dims, two dims in one
-   loop. Where every second word of a row is one of the first dim and those between are the third
-   dim's other half, as windows two wide that tile an image, both are written together. */
-static void flux__copy_image(const flux_shape *s, char *dst, const int64_t *ds, const char *src,
-                             const int64_t *ss, bool add) {
-    void (*row)(float *, int64_t, const float *, int64_t, int64_t) = add ? flux__add_words :
-        flux__copy_words;
-    int64_t at[FLUX_MAX_DIMS] = { 0 }, to = 0, from = 0;
-    const bool windows = add && s->ndim > 2 && s->dim[0] < 8;
-    const bool pairs = !add && s->ndim > 2 && ds[0] == 2 && ss[0] == 1 && s->dim[2] == 2 &&
-                       ds[2] == 1;
-    const bool repeats = !add && flux__repeats(s, ds, ss);
-    for (;;) {
-        float *y = (float *)(void *)dst + to;
-        const float *x = (const float *)(const void *)src + from;
-        if (windows) flux__add_windows(s->dim, y, ds, x, ss);
-        if (repeats) flux__repeat_words(y, x, s->dim[0], s->dim[1]);
-        for (int64_t i = 0; i < s->dim[1] && pairs; i++)
-            flux__interleave_words(y + i * ds[1], x + i * ss[1], x + i * ss[1] + ss[2], s->dim[0]);
-        for (int64_t i = 0; i < s->dim[1] && !windows && !repeats && !pairs; i++)
-            row(y + i * ds[1], ds[0], x + i * ss[1], ss[0], s->dim[0]);
-        if (!flux__next_place(s, windows || pairs ? 3 : 2, at, &to, ds, &from, ss)) return;
-    }
-}
-
-/* Runs over all dims but one, row by row; words of two dims and more go to flux__copy_image. Other
-   elements of short rows are copied along the second dim. */
-static void flux__copy_elements(int t, const flux_shape *s, char *dst, const int64_t *ds,
-                                const char *src, const int64_t *ss, bool add) {
-    int64_t at[FLUX_MAX_DIMS] = { 0 }, n = s->ndim ? s->dim[0] : 1, to = 0, from = 0;
-    const ptrdiff_t size = (ptrdiff_t)flux__dtypes[t].size;
-    const bool repeats = !add && flux__repeats(s, ds, ss),
-               down = repeats || (!add && s->ndim > 1 && n < 16 && s->dim[1] > n);
-    if (flux__count(s) == 0) return;
-    if ((add ? t == FLUX_F32 : size == 4) && s->ndim > 1) {
-        flux__copy_image(s, dst, ds, src, ss, add);
-        return;
-    }
-    do {
-        char *y = dst + (ptrdiff_t)to * size;
-        const char *x = src + (ptrdiff_t)from * size;
-        if (!down) flux__copy_row(t, n, y, s->ndim ? ds[0] : 1, x, s->ndim ? ss[0] : 1, add);
-        if (repeats) flux__repeat((size_t)size, y, x, n, s->dim[1]);
-        for (int64_t i = 0; i < n && down && !repeats; i++)
-            flux__copy_row(t, s->dim[1], y + i * ds[0] * size, ds[1], x + i * ss[0] * size, ss[1],
-                           add);
-    } while (flux__next_place(s, 1 + down, at, &to, ds, &from, ss));
-}
-
-/* Stores a number as one element of dtype t. */
-static void flux__store_number(int t, void *dst, double value) {
-    char one[8];
-    const int ctype = flux__class_of(t);
-    flux__set_number(ctype, one, value);
-    flux__store(t, dst, 1, ctype, one, 1);
-}
-
-/* Whether the rows of a strided layout of the shape *s are contiguous and follow each other in
-   memory, with gaps between them or none. */
-static bool flux__rows_ascend(const flux_shape *s, const int64_t *step) {
-    int64_t end = s->ndim ? s->dim[0] : 0;
-    if (!end || step[0] != 1) return false;
-    for (int d = 1; d < s->ndim; end += (s->dim[d] - 1) * step[d], d++)
-        if (s->dim[d] < 1 || (s->dim[d] > 1 && step[d] < end)) return false;
-    return true;
-}
-
-/* Copies a row of n bytes. A short one goes in blocks of 16, the last of which overlaps the one
-   before, as it is not worth a call of memcpy. */
-static FLUX__INLINE void flux__copy_bytes(char *to, const char *from, int64_t n) {
-    if (n < 16 || n > 1024) {
-        memcpy(to, from, (size_t)n);
-        return;
-    }
-    for (int64_t i = 0; i < n - 16; i += 16) memcpy(to + i, from + i, 16);
-    memcpy(to + n - 16, from + n - 16, 16);
-}
-
-/* Writes a slice of `slice` elements of `size` bytes: the rows of src, of shape *s and steps ss,
-   go to the places with steps ds from element rel on, which flux__rows_ascend has found to ascend;
-   what is before, between and behind them is filled with *one. Where rows have 16 bytes or more, a
-   gap of up to 16 is filled with 16, as the row behind it is written next. */
-static FLUX__O2 void flux__copy_padded(const flux_shape *s, char *dst, int64_t rel,
-                                       const int64_t *ds, const char *src, const int64_t *ss,
-                                       int64_t size, const char *one, int64_t slice) {
-    const int64_t n = s->dim[0] * size, rows = s->ndim > 1 ? s->dim[1] : 1,
-                  down = s->ndim > 1 ? ds[1] * size : 0, step = s->ndim > 1 ? ss[1] * size : 0;
-    int64_t at[FLUX_MAX_DIMS] = { 0 }, to = rel, from = 0;
-    char gap[16], *done = dst;
-    flux__fill(gap, one, (size_t)size, (size_t)(16 / size));
-    for (bool more = s->ndim > 0; more; more = flux__next_place(s, 2, at, &to, ds, &from, ss)) {
-        char *y = dst + to * size;
-        const char *x = src + from * size;
-        for (int64_t i = 0; i < rows; i++, y += down, x += step) {
-            if (n >= 16 && y - done <= 16) memcpy(done, gap, 16);
-            else flux__fill(done, one, (size_t)size, (size_t)((y - done) / size));
-            flux__copy_bytes(y, x, n);
-            done = y + n;
-        }
-    }
-    flux__fill(done, one, (size_t)size, (size_t)((dst + slice * size - done) / size));
-}
-
-/* An as_strided_scatter (the reverse of a strided view) in slices: `units` slices of
-   `slice` elements of the result, each a task's `each` at a time; `part` is the shape of the
-   operand within a slice. */
-typedef struct flux__strided_scatter_job {
-    const flux_tensor *t;
-    flux_shape part;
-    flux__operand o;
-    char *dst;
-    const char *src;
-    int64_t slice, units, each;
-    char one[8];                          /* the element to fill with, stored as one of its dtype:
-                                             aligned here, behind an int64_t */
-    bool padded;                          /* see flux__copy_padded */
-} flux__strided_scatter_job;
-
-/* Fills slice u, which goes to dst, and writes the operand's elements into it; the operand's last
-   dims, which `part` lacks, count the slices. */
-static void flux__scatter_slice(const flux__strided_scatter_job *j, int64_t u, char *dst) {
-    ptrdiff_t size = (ptrdiff_t)flux__dtypes[j->t->dtype].size;
-    int64_t from = 0, rest = u;
-    for (int d = j->part.ndim; d < j->o.shape.ndim; rest /= j->o.shape.dim[d++])
-        from += rest % j->o.shape.dim[d] * j->o.stride[d];
-    if (j->padded) {
-        flux__copy_padded(&j->part, dst, j->t->rel, j->t->stride, j->src + (ptrdiff_t)from * size,
-                          j->o.stride, size, j->one, j->slice);
-        return;
-    }
-    /* elements that are not added have places of their own, so as many as a slice's fill it */
-    if (j->t->arg.i[1] || flux__count(&j->part) < j->slice)
-        flux__fill(dst, j->one, (size_t)size, (size_t)j->slice);
-    flux__copy_elements(j->t->dtype, &j->part, dst + (ptrdiff_t)j->t->rel * size, j->t->stride,
-                        j->src + (ptrdiff_t)from * size, j->o.stride, j->t->arg.i[1] != 0);
-}
-/* Makes the slices of one task. */
-static void flux__strided_scatter_task(void *ctx, int64_t task) {
-    const flux__strided_scatter_job *j = (const flux__strided_scatter_job *)ctx;
-    const int64_t bytes = j->slice * (int64_t)flux__dtypes[j->t->dtype].size;
-    for (int64_t u = task * j->each; u < j->units && u < (task + 1) * j->each; u++)
-        flux__scatter_slice(j, u, j->dst + u * bytes);
-}
-
-/* Cuts the result of the spread t along the last dims of its operand, as long as each slice has its
-   elements alone; *slice: elements of a slice. Returns how many dims are left. */
-static int flux__spread_slices(const flux_tensor *t, const flux_shape *from, int64_t *slice) {
-    int64_t reach = t->rel;
-    int dims = from->ndim;
-    *slice = flux__size(t);
-    for (int d = 0; d < dims; d++) reach += (from->dim[d] - 1) * t->stride[d];
-    for (; dims > 1 && t->stride[dims - 1] > 0 &&
-           t->stride[dims - 1] * from->dim[dims - 1] == *slice; dims--) {
-        const int64_t step = t->stride[dims - 1];
-        reach -= (from->dim[dims - 1] - 1) * step;
-        if (reach >= step || step < 64) break;
-        *slice = step;
-    }
-    return dims;
-}
-
-/* The job of a spread. The result is cut into slices along the operand's last dims as long as each
-   slice has its elements alone, so that threads share the slices. */
-static flux__strided_scatter_job flux__scatter_job(flux__run *run, const flux__kernel *k) {
-    const flux_tensor *t = run->g->node[k->node];
-    const flux__operand *o = &k->operand[0];
-    flux__strided_scatter_job j = { t, o->shape, *o, (char *)run->ptr[run->plan->nleaf + k->node],
-                                    flux__operand_ptr(run, o), 1, 1, 1, { 0 }, false };
-    j.part.ndim = flux__spread_slices(t, &o->shape, &j.slice);
-    for (int d = j.part.ndim; d < o->shape.ndim; d++) j.units *= o->shape.dim[d];
-    j.each = (1 << 15) / j.slice + 1;
-    j.padded = !t->arg.i[1] && o->stride[0] == 1 && j.part.ndim &&
-               j.part.dim[0] * (int64_t)flux__dtypes[t->dtype].size >= 16 &&
-               flux__rows_ascend(&j.part, t->stride);
-    flux__store_number(t->dtype, j.one, t->arg.i[1] ? 0 : t->arg.num);
-    return j;
-}
-
-/* Whether kernel k, whose result the kernel behind it is the last to read, is only a spread to
-   places of its own, as padding is, whose result need not stay. */
-static bool flux__pads_next(const flux__run *run, const flux__kernel *k) {
-    const flux__slot_info *own = &run->plan->slot[k->node];
-    return k->kind == FLUX__K_STRIDED_SCATTER && !run->g->node[k->node]->arg.i[1] && !own->keep &&
-           &run->plan->kernel[own->last_kernel] == k + 1;
-}
-
-/* Runs a spread. Elements that go to the same place are added in a float's own format, those of
-   f16 and bf16 in f32. */
-static int flux__run_strided_scatter(flux__run *run, flux__kernel *k) {
-    flux_tensor *t = run->g->node[k->node];
-    const flux__operand *o = &k->operand[0];
-    char *dst = (char *)run->ptr[run->plan->nleaf + k->node];
-    bool half = t->arg.i[1] && flux__is_half(t->dtype);
-    int64_t n = flux__size(t);
-    if (n == 0) return 0;
-    if (!half) {
-        flux__strided_scatter_job j = flux__scatter_job(run, k);
-        flux__parallel((j.units + j.each - 1) / j.each, flux__strided_scatter_task, &j);
-        return 0;
-    }
-    float *wide = flux__widen(o, run->ptr[o->src], k->scratch_at),
-          *sum = (float *)(void *)((char *)wide + flux__widened_bytes(o));
-    int64_t contiguous[FLUX_MAX_DIMS];
-    flux__contiguous_strides(&o->shape, contiguous);
-    memset(sum, 0, (size_t)n * sizeof *sum);
-    flux__copy_elements(FLUX_F32, &o->shape, (char *)(sum + t->rel), t->stride, (const char *)wide,
-                        contiguous, true);
-    flux__store(t->dtype, dst, 1, FLUX__F32C, sum, n);
-    return 0;
-}
-
-/* A concatenation, cut along dim `end`, the last one longer than 1, into tasks of `each`
-   slices. */
-typedef struct flux__cat_job {
-    flux__run *run;
-    const flux__kernel *k;
-    const flux_tensor *t;
-    char *dst;
-    int end;
-    int64_t each;
-} flux__cat_job;
-
-/* Copies one task's slices of the result's last dim, from the operands that have them. */
-static void flux__cat_task(void *ctx, int64_t task) {
-    const flux__cat_job *j = (const flux__cat_job *)ctx;
-    int64_t contiguous[FLUX_MAX_DIMS], at = 0, from = task * j->each, to = from + j->each;
-    int dim = (int)j->t->arg.i[0], end = j->end;
-    ptrdiff_t size = (ptrdiff_t)flux__dtypes[j->t->dtype].size;
-    flux_shape s = flux__dims(j->t);
-    flux__contiguous_strides(&s, contiguous);
-    if (to > s.dim[end]) to = s.dim[end];
-    for (int i = 0; i < j->k->noperand; i++) {
-        const flux__operand *o = &j->k->operand[i];
-        flux_shape part = o->shape;
-        int64_t many = dim < part.ndim ? part.dim[dim] : 1, first = from, last = to;
-        if (dim == end) first = from > at ? from - at : 0, last = to - at < many ? to - at : many;
-        if (first < last) {
-            char *dst = j->dst + (ptrdiff_t)(at * contiguous[dim] + first * contiguous[end]) * size;
-            const char *src = flux__operand_ptr(j->run, o);
-            if (end < part.ndim)
-                part.dim[end] = last - first, src += (ptrdiff_t)(first * o->stride[end]) * size;
-            flux__copy_elements(j->t->dtype, &part, dst, contiguous, src, o->stride, false);
-        }
-        at += many;
-    }
-}
-
-/* Runs a concatenation, in tasks of about 8192 elements. */
-static int flux__run_cat(flux__run *run, flux__kernel *k) {
-    flux_tensor *t = run->g->node[k->node];
-    flux__cat_job j = { run, k, t, (char *)run->ptr[run->plan->nleaf + k->node], t->ndim - 1, 1 };
-    int64_t n = flux__size(t), tasks = n / 8192;
-    while (j.end > 0 && t->dim[j.end] == 1) j.end--;
-    if (tasks < 1) tasks = 1;
-    if (n > 0) j.each = (t->dim[j.end] + tasks - 1) / tasks;
-    if (n > 0) flux__parallel((t->dim[j.end] + j.each - 1) / j.each, flux__cat_task, &j);
-    return 0;
-}
-
-/* A gather or scatter_add: of `large` (x, or what is added to), slices of the shape `slice` lie
-   `row` apart along the picked dim; of `small`, index_out apart by dim of the index. Both have the
-   dims `behind`, whose points are `units`, each a task's `each` at a time. */
-typedef struct flux__index_job {
-    const flux_tensor *t;
-    const flux__operand *index;
-    const int64_t *ids;
-    char *large, *small;
-    bool scatter;
-    flux_shape slice, behind;             /* the dims before and after the picked one */
-    int64_t large_step[FLUX_MAX_DIMS], small_step[FLUX_MAX_DIMS], row, index_out[FLUX_MAX_DIMS];
-    int64_t n, units, each;
-} flux__index_job;
-enum { FLUX__INDICES = 256 };             /* indices that are looked up at a time */
-
-/* The ids of m indices from number i on; places: the offsets of their slices in `small`. */
-static FLUX__O2 void flux__index_ids(const flux__index_job *j, int64_t i, int64_t m, int64_t *ids,
-                                     int64_t *places) {
-    const flux__operand *x = j->index;
-    int64_t point[FLUX_MAX_DIMS], at = 0, place = 0;
-    for (int d = 0; d < x->shape.ndim; i /= x->shape.dim[d++]) {
-        point[d] = i % x->shape.dim[d];
-        at += point[d] * x->stride[d], place += point[d] * j->index_out[d];
-    }
-    for (int64_t l = 0; l < m; l++) {
-        ids[l] = j->ids[at], places[l] = place;
-        flux__next_place(&x->shape, 0, point, &at, x->stride, &place, j->index_out);
-    }
-}
-
-/* The number of the first index that is not within `rows`, or -1; *id: what it is. */
-static int64_t flux__index_outside(const flux__index_job *j, int64_t rows, int64_t *id) {
-    int64_t ids[FLUX__INDICES], places[FLUX__INDICES];
-    for (int64_t i = 0, m; i < j->n; i += m) {
-        m = j->n - i;
-        if (m > FLUX__INDICES) m = FLUX__INDICES;
-        flux__index_ids(j, i, m, ids, places);
-        for (int64_t l = 0; l < m; l++)
-            if (ids[l] < 0 || ids[l] >= rows) return *id = ids[l], i + l;
-    }
-    return -1;
-}
-
-/* Copies or adds m elements of 32 bits between `large`, at the offsets `rows`, and `small`. */
-static FLUX__O2 void flux__index_words(bool add, float *large, const int64_t *rows, float *small,
-                                       const int64_t *places, int64_t m) {
-    for (int64_t i = 0; i < m && add; i++) large[rows[i]] += small[places[i]];
-    for (int64_t i = 0; i < m && !add; i++) memcpy(small + places[i], large + rows[i], 4);
-}
-
-/* Runs one task: its points of the dims behind, for some indices at a time, in their order. */
-static void flux__index_task(void *ctx, int64_t task) {
-    const flux__index_job *j = (const flux__index_job *)ctx;
-    int64_t rows[FLUX__INDICES], places[FLUX__INDICES], m;
-    const int64_t from = task * j->each, last = from + j->each,
-                  to = last < j->units ? last : j->units;
-    const ptrdiff_t bytes = (ptrdiff_t)flux__dtypes[j->t->dtype].size;
-    const bool words = flux__count(&j->slice) == 1 &&
-                       (j->scatter ? j->t->dtype == FLUX_F32 : bytes == 4);
-    for (int64_t i = 0; i < j->n; i += m) {
-        m = j->n - i;
-        if (m > FLUX__INDICES) m = FLUX__INDICES;
-        flux__index_ids(j, i, m, rows, places);
-        for (int64_t l = 0; l < m; l++) rows[l] *= j->row;
-        for (int64_t u = from; u < to; u++) {
-            int64_t rest = u, large_at = 0, small_at = 0;
-            for (int d = 0, at = j->slice.ndim; d < j->behind.ndim; d++, at++) {
-                large_at += rest % j->behind.dim[d] * j->large_step[at];
-                small_at += rest % j->behind.dim[d] * j->small_step[at];
-                rest /= j->behind.dim[d];
-            }
-            char *large = j->large + large_at * bytes, *small = j->small + small_at * bytes;
-            if (words)
-                flux__index_words(j->scatter, (float *)(void *)large, rows,
-                                  (float *)(void *)small, places, m);
-            for (int64_t l = 0; l < m && !words; l++) {
-                char *x = large + rows[l] * bytes, *y = small + places[l] * bytes;
-                if (j->scatter)
-                    flux__copy_elements(j->t->dtype, &j->slice, x, j->large_step, y, j->small_step,
-                                        true);
-                else
-                    flux__copy_elements(j->t->dtype, &j->slice, y, j->small_step, x, j->large_step,
-                                        false);
-            }
-        }
-    }
-}
-
-/* Runs a gather or scatter_add: slices of x are copied to the result, or slices of the source are
-   added to the result, in the order of the indices. Threads share the dims behind the picked one.
-   An index out of range is an error. */
-static int flux__run_index(flux__run *run, flux__kernel *k) {
-    flux_tensor *t = run->g->node[k->node];
-    const flux__operand *x = &k->operand[0], *src = &k->operand[2];
-    const int dim = (int)t->arg.i[0], behind = k->operand[1].shape.ndim;
-    char *out = (char *)run->ptr[run->plan->nleaf + k->node];
-    int64_t contiguous[FLUX_MAX_DIMS], rows = x->shape.dim[dim], id;
-    flux_shape whole = flux__dims(t);
-    flux__index_job j;
-    bool one = true;
-    memset(&j, 0, sizeof j);
-    flux__contiguous_strides(&whole, contiguous);
-    j.t = t, j.index = &k->operand[1], j.scatter = t->op == FLUX__SCATTER;
-    j.ids = (const int64_t *)(const void *)flux__operand_ptr(run, j.index);
-    j.large = j.scatter ? out : (char *)(intptr_t)flux__operand_ptr(run, x);
-    j.small = j.scatter ? (char *)(intptr_t)flux__operand_ptr(run, src) : out;
-    const int64_t *large = j.scatter ? contiguous : x->stride,
-                  *small = j.scatter ? src->stride : contiguous;
-    j.n = flux__count(&j.index->shape), j.row = large[dim], j.units = 1;
-    for (int d = 0, at = 0; d < x->shape.ndim; d++) {
-        flux_shape *part = d < dim ? &j.slice : &j.behind;
-        if (d == dim) continue;
-        part->dim[part->ndim++] = x->shape.dim[d];
-        j.large_step[at] = large[d], j.small_step[at++] = small[d < dim ? d : d - 1 + behind];
-    }
-    for (int d = 0; d < behind; d++) j.index_out[d] = small[dim + d];
-    const int64_t outside = flux__index_outside(&j, rows, &id);
-    if (outside >= 0) {
-        flux__fail("%s: index %lld (number %lld) is not within dim %d of size %lld",
-                   flux__op_names[t->op], (long long)id, (long long)outside, dim, (long long)rows);
-        return -1;
-    }
-    for (int d = 0; d < x->shape.ndim; d++) one = one && (x->shape.dim[d] == 1 || !x->stride[d]);
-    if (j.scatter && one && flux__size(t) > 0)      /* zeros, as in the gradient of a gather */
-        flux__fill(out, flux__operand_ptr(run, x), flux__dtypes[t->dtype].size,
-                   (size_t)flux__size(t));
-    else if (j.scatter)
-        flux__copy_elements(t->dtype, &x->shape, out, contiguous, flux__operand_ptr(run, x),
-                            x->stride, false);
-    j.units = flux__count(&j.behind);
-    j.each = (1 << 15) / (j.n * flux__count(&j.slice) + 1) + 1;
-    flux__parallel((j.units + j.each - 1) / j.each, flux__index_task, &j);
-    return 0;
-}
-
-FLUX__END_LEAN
 
 /* ---------------------------------------------------------------------- cpu/windows.h
    Patterns of whole kernels that run without blocks: the maximum or mean of
@@ -28635,7 +28888,7 @@ static bool flux__pool_images(flux__run *run, const flux__kernel *k, const flux_
     j.g = og ? flux__operand_ptr(run, og) : NULL;
     if (into) dims = flux__spread_slices(t, &into->operand[0].shape, &elements);
     if (pad) {
-        padding = flux__scatter_job(run, pad);
+        padding = flux__scatter_job_of(run, pad);
         if (!flux__pads_slices(&padding, k, ox, &slices) || run->ptr[padding.o.src] == j.y ||
             (into && (slices != dims || elements != padding.slice))) return false;
         dims = slices, elements = padding.slice;
@@ -29074,11 +29327,21 @@ typedef struct flux__products {
     flux__depthwise_gradient depthwise;
 #endif
     const flux__direct *direct;           /* how flux__run_direct computes the products */
-    /* what pads the images of a thin product when their turn comes, or NULL; how many slices of it
-       a batch reads */
+    /* NULL, or A is of images that are not padded yet, and a.at is not read: what pads them, and
+       how many slices of it a batch reads (flux__pads_channels) */
     const flux__strided_scatter_job *pad;
+    flux__strided_scatter_job padding;
     int64_t pads;
 } flux__products;
+
+/* Pads the images of A now, for what reads them in memory. False: out of memory. */
+static bool flux__products_pad(flux__products *p) {
+    if (!p->pad) return true;
+    p->a.padded = flux__pad_all(p->pad);
+    p->a.at = (const char *)p->a.padded, p->pad = NULL;
+    if (!p->a.padded) p->failed = 1;
+    return p->a.padded != NULL;
+}
 
 /* Which way (see flux__gemm_by_inner) the products of a kernel are computed, as if gathered
    operands were copies. */
@@ -29125,14 +29388,63 @@ static const void *flux__matrix_at(const flux__kernel *k, const flux__matrix *m,
     return m->at + at * m->size;
 }
 
+/* ---- images that are padded when a batch's turn comes */
+
+#define FLUX__PADDED_MOST (1 << 18)       /* most elements that a task pads at a time */
+
+/* Adds to *first and *last how far the first nd dims of a map reach down and up. */
+static void flux__axes_reach(const flux__axes *x, int nd, int64_t *first, int64_t *last) {
+    for (int d = 0; d < nd; d++)
+        *(x->step[d] < 0 ? first : last) += (x->dim[d] - 1) * x->step[d];
+}
+
+/* Whether each batch reads neighbouring slices of what p->pad makes, p->pads of them, as a group's
+   channels. */
+static bool flux__pads_channels(flux__products *p) {
+    const flux__operand *o = &p->a.o;
+    const flux__axes *taps = &p->a.map[1];
+    const int64_t slice = p->pad->slice;
+    const bool several = taps->nd > 0 && taps->step[taps->nd - 1] == slice;
+    int64_t first = o->offset % slice, last = first;
+    p->pads = several ? taps->dim[taps->nd - 1] : 1;
+    flux__axes_reach(taps, taps->nd - several, &first, &last);
+    flux__axes_reach(&p->a.map[0], p->a.map[0].nd, &first, &last);
+    for (int d = 0; d < o->shape.ndim; d++)
+        if (o->owner[d] > 1 && o->shape.dim[d] > 1 && o->stride[d] % slice) return false;
+    return first >= 0 && last < slice && p->pads * slice <= FLUX__PADDED_MOST;
+}
+
+/* Elements of a batch's images where they are padded when its turn comes. */
+static int64_t flux__padded_elements(const flux__products *p) {
+    return p->pad ? p->pad->slice * p->pads : 0;
+}
+
+/* The image of a batch: where it lies, or in `memory`, where it is padded now or, with `made`, has
+   been before. */
+static const char *flux__batch_image(const flux__products *p, int64_t batch, char *memory,
+                                     bool made) {
+    const char *x = (const char *)flux__matrix_at(p->job.k, &p->a, batch);
+    if (!p->pad) return x;
+    const int64_t at = (x - p->a.at) / p->a.size, slice = p->pad->slice;
+    for (int64_t c = 0; c < p->pads && !made; c++)
+        flux__scatter_slice(p->pad, at / slice + c, memory + c * slice * p->a.size);
+    return memory + at % slice * p->a.size;
+}
+
 /* Computes the product of one batch. */
 static void flux__product_task(void *ctx, int64_t batch) {
     flux__products *p = (flux__products *)ctx;
     flux__job job = p->job;
     flux__gemm_job g = p->g;
+    char *padded = p->pad
+        ? (char *)flux__scratch((size_t)(flux__padded_elements(p) * p->a.size)) : NULL;
+    if (p->pad && !padded) {
+        flux__atomic_store32(&p->failed, 1);
+        return;
+    }
     job.batch = batch;
     g.ctx = &job;
-    g.a = flux__matrix_at(job.k, &p->a, batch);
+    g.a = flux__batch_image(p, batch, padded, false);
     g.b = flux__matrix_at(job.k, &p->b, batch);
     g.a_next = g.a_row == 1 && batch + 1 < p->batches ? flux__matrix_at(job.k, &p->a, batch + 1) :
         NULL;
@@ -29147,6 +29459,7 @@ static void flux__product_task(void *ctx, int64_t batch) {
         flux__atomic_store32(&p->failed, 1);
     if (now_b && ok) flux__scratch_done((void *)(uintptr_t)g.b);
     if (now_a && !g.a_map) flux__scratch_done((void *)(uintptr_t)g.a);
+    flux__scratch_done(padded);
 }
 
 FLUX__END_HOT
@@ -29155,7 +29468,7 @@ FLUX__END_HOT
    Products that are too thin to pack an operand for: tasks that compute channels
    of a depthwise convolution and their gradients (cpu/depthwise.h), or parts of a
    direct convolution (cpu/conv_direct.h), and run the lines behind the product on
-   them.
+   them. A task pads its batches' images itself where they are not padded yet.
 
    Invariant: the sums are those of cpu/gemm_plan.h's products. */
 
@@ -29174,24 +29487,6 @@ static int64_t flux__thin_some(const flux__products *p, int64_t batch, int64_t e
     return flux__gemm_min(flux__gemm_min(flux__thin_most(p), end - batch), all - batch % all);
 }
 
-/* Elements of a batch's image where it is padded when its turn comes: neighbouring slices of what
-   pads it, as a group's channels. */
-static int64_t flux__thin_padded(const flux__products *p) {
-    return p->pad ? p->pad->slice * p->pads : 0;
-}
-
-/* The image of a batch: where it lies, or in `memory`, where it is padded now or, with `made`, has
-   been before. */
-static const char *flux__thin_image(const flux__products *p, int64_t batch, char *memory,
-                                    bool made) {
-    const char *x = (const char *)flux__matrix_at(p->job.k, &p->a, batch);
-    if (!p->pad) return x;
-    const int64_t at = (x - p->a.at) / p->a.size, slice = p->pad->slice;
-    for (int64_t c = 0; c < p->pads && !made; c++)
-        flux__scatter_slice(p->pad, at / slice + c, memory + c * slice * p->a.size);
-    return memory + at % slice * p->a.size;
-}
-
 /* Computes the products of n batches of a direct convolution, from `batch` on, if a batch has but
    one part, or one part of a batch, and what follows the product on them. memory: as
    flux__direct_task has it. */
@@ -29201,10 +29496,10 @@ static void flux__direct_batches(flux__products *p, flux__job *job, int64_t batc
     const flux__kernel *k = job->k;
     const int64_t m = p->g.m, size = d->size;
     char *padded = memory + flux__direct_scratch(d) * size,
-         *results = padded + flux__thin_padded(p) * size;
+         *results = padded + flux__padded_elements(p) * size;
     int64_t i0, mb = flux__direct_positions(d, part, &i0), ld = p->bare ? m : mb;
     for (int64_t i = batch; i < batch + n; i++) {
-        const char *x = flux__thin_image(p, i, padded, part > 0);
+        const char *x = flux__batch_image(p, i, padded, part > 0);
         char *y = p->bare ? (char *)job->run->ptr[k->value[0].out] +
             (job->first + i * m * p->g.n + i0) * size : results + (i - batch) * mb * p->g.n * size;
         flux__direct_run(d, part, x, (const char *)flux__matrix_at(k, &p->b, i), p->g.b_row,
@@ -29223,7 +29518,7 @@ static void flux__direct_task(void *ctx, int64_t task) {
     const int64_t parts = d->parts, some = parts > 1 ? 1 : flux__thin_most(p),
                   end = flux__gemm_min((task + 1) * p->each, p->batches * parts);
     char *memory = (char *)flux__scratch((size_t)((
-        flux__direct_scratch(d) + flux__thin_padded(p) + some * d->most * p->g.n) * d->size));
+        flux__direct_scratch(d) + flux__padded_elements(p) + some * d->most * p->g.n) * d->size));
     if (!memory) flux__atomic_store32(&p->failed, 1);
     for (int64_t i = task * p->each, n; i < end && memory; i += n) {
         n = parts > 1 ? 1 : flux__thin_some(p, i, end);
@@ -29234,14 +29529,15 @@ static void flux__direct_task(void *ctx, int64_t task) {
 }
 
 /* Runs products of windows and few columns, see conv_direct.h; a task has whole batches if it pads
-   their images, unless these are too few for the threads. False, and nothing is done: they are
-   others. */
+   their images, and all are padded before if there are too few batches for the threads. False, and
+   nothing is done: they are others. */
 static bool flux__run_direct(flux__products *p) {
     flux__direct d;
     if (!p->a.o.gather || p->b.o.gather || p->g.tiles || p->g.pairs || p->g.inner_kernel > 1 ||
         !flux__direct_plan(&d, &p->g, p->f64, &p->a.map[0], &p->a.map[1])) return false;
     const int64_t threads = flux__num_threads();
-    if (p->pad && d.parts > 1 && threads > 1 && p->batches < 2 * threads) return false;
+    if (d.parts > 1 && threads > 1 && p->batches < 2 * threads && !flux__products_pad(p))
+        return true;
     p->direct = &d;
     p->each = 32768 / (p->g.m / d.parts * p->g.k * p->g.n) + 1;
     if (p->pad) p->each = (p->each + d.parts - 1) / d.parts * d.parts;
@@ -29269,7 +29565,7 @@ static void flux__depthwise_task(void *ctx, int64_t task) {
     flux__products *p = (flux__products *)ctx;
     const flux__kernel *k = p->job.k;
     const int64_t m = p->g.m, end = flux__gemm_min((task + 1) * p->each, p->batches),
-                  results = p->bare ? 0 : flux__thin_most(p) * m, image = flux__thin_padded(p);
+                  results = p->bare ? 0 : flux__thin_most(p) * m, image = flux__padded_elements(p);
     float *memory = results + image == 0 ? NULL
         : (float *)flux__scratch((size_t)(results + image) * sizeof *memory);
     char *padded = p->pad && memory ? (char *)(memory + results) : NULL;
@@ -29280,7 +29576,7 @@ static void flux__depthwise_task(void *ctx, int64_t task) {
         float *y = flux__depthwise_place(p, batch, memory);
         n = flux__thin_some(p, batch, end);
         for (int64_t c = 0; c < n; c++) {
-            const void *x = flux__thin_image(p, batch + c, padded, false);
+            const void *x = flux__batch_image(p, batch + c, padded, false);
             flux__depthwise(&p->a.map[0], &taps, (const float *)x,
                             (const float *)flux__matrix_at(k, &p->b, batch + c), p->g.b_row,
                             y + c * m);
@@ -29343,6 +29639,7 @@ static bool flux__run_depthwise_gradient(flux__products *p) {
                     (const float *)flux__matrix_at(k, &p->b, 0);
     }
     const int64_t groups = p->batches / k->full[2] * ((k->full[2] + d->lanes - 1) / d->lanes);
+    if (!flux__products_pad(p)) return true;
     p->each = 32768 / (d->taps * d->points * d->lanes) + 1;
     flux__parallel((groups + p->each - 1) / p->each, flux__depthwise_gradient_task, p);
     return true;
@@ -29353,7 +29650,7 @@ static bool flux__run_depthwise_gradient(flux__products *p) {
 static bool flux__run_depthwise(flux__products *p) {
     if (p->g.n != 1 || p->f64 || !p->a.o.gather || p->g.inner_kernel > 1) return false;
     if (p->b.o.gather || !flux__is_depthwise(&p->a.map[0], &p->a.map[1], p->g.k))
-        return !p->pad && flux__run_depthwise_gradient(p);
+        return flux__run_depthwise_gradient(p);
     p->each = 32768 / (p->g.m * p->g.k) + 1;
     flux__parallel((p->batches + p->each - 1) / p->each, flux__depthwise_task, p);
     return true;
@@ -29674,9 +29971,14 @@ static bool flux__by_winograd(const flux__products *p, flux__winograd *w) {
     return flux__winograd_fits(w);
 }
 
-static bool flux__takes_winograd(const flux__products *p) {
-    flux__winograd w;
-    return flux__by_winograd(p, &w);
+/* Whether a planned convolution's images can be padded row by row; fills *rows. */
+static bool flux__winograd_pads(const flux__products *p, const flux__winograd *w,
+                                flux__padded_rows *rows) {
+    const int64_t at = w->x - (const float *)(const void *)p->a.at;
+    return w->direct &&
+           flux__find_padded_rows(p->pad, at + (w->flip ? 2 * (w->tap + w->tap_down) : 0), rows) &&
+           w->down == rows->pitch && w->channel == rows->slice &&
+           (w->samples == 1 || w->sample == w->channels * rows->slice);
 }
 
 /* Runs such a product. False, and nothing is done: it is another one, or better left as one. */
@@ -29693,9 +29995,16 @@ static bool flux__run_winograd(flux__products *p) {
     w.along = flux__axes_at(&map[0], 1), w.down = flux__axes_at(&map[0], w.wide);
     w.tap = flux__axes_at(&map[1], 1), w.tap_down = flux__axes_at(&map[1], 3);
     w.channel = flux__axes_at(&map[1], 9);
+    flux__padded_rows rows;
+    flux__winograd_plan(&w);
+    if (p->pad && flux__winograd_pads(p, &w, &rows)) w.pad = &rows;
+    else if (p->pad) {
+        if (!flux__products_pad(p)) return true;
+        w.x = (const float *)flux__matrix_at(k, &p->a, 0);
+        flux__winograd_plan(&w);
+    }
     void *copy = flux__winograd_kernel(p, &w);
     if (!w.failed) {
-        flux__winograd_plan(&w);
         if (!copy) flux__winograd_kept(p, &w);
         flux__winograd_run(&w);
     }
@@ -29715,6 +30024,7 @@ static bool flux__run_winograd_gradient(flux__products *p) {
     w.flip = mark.flipped, w.wide = mark.wide, w.high = mark.high;
     w.channels = p->g.m / 9, w.columns = p->g.n, w.samples = p->g.k / (w.wide * w.high);
     if (!flux__winograd_pays(w.channels, w.columns, w.wide, w.high, w.samples)) return false;
+    if (!flux__products_pad(p)) return true;
     const flux__axes plain[2] = { { 1, { p->g.m }, { p->a.row } },
                                   { 1, { p->g.k }, { p->a.col } } },
                      *map = p->a.o.gather ? p->a.map : plain;
@@ -29738,7 +30048,6 @@ static bool flux__run_winograd_gradient(flux__products *p) {
     return true;
 }
 #else
-#  define flux__takes_winograd(p) ((void)(p), false)
 #  define flux__run_winograd(p) false
 #  define flux__run_winograd_gradient(p) false
 #endif
@@ -29832,11 +30141,16 @@ static bool flux__products_choose(flux__products *p) {
 /* Multiplies, once the operands are ready: many batches are shared out to threads whole, few ones
    in blocks. */
 static void flux__products_multiply(flux__products *p) {
-    if (!flux__products_choose(p) && (flux__run_depthwise(p) || flux__run_direct(p))) return;
-    const int64_t batches = p->batches;
+    const bool joined = flux__products_choose(p);
+    const int64_t batches = p->batches, threads = flux__num_threads();
+    /* a task of flux__run_depthwise pads one slice for a batch */
+    const bool later = p->pad && !joined && flux__pads_channels(p) && (p->pads == 1 || p->g.n > 1);
+    if (!later && !flux__products_pad(p)) return;
+    if (!joined && (flux__run_depthwise(p) || flux__run_direct(p))) return;
+    if ((batches == 1 || (threads > 1 && batches < 2 * threads)) && !flux__products_pad(p)) return;
     if (batches == 1) flux__products_panels(p);
     void *transposed = batches > 1 ? flux__transpose_shared(p) : NULL;
-    if (batches >= 2 * flux__num_threads()) flux__parallel(batches, flux__product_task, p);
+    if (batches >= 2 * threads) flux__parallel(batches, flux__product_task, p);
     else for (int64_t i = 0; i < batches; i++) flux__product_task(p, i);
     flux__scratch_done(transposed);
 }
@@ -29846,8 +30160,10 @@ static bool flux__products_operands(flux__products *p) {
     const flux__kernel *k = p->job.k;
     char *scratch = (char *)k->scratch_at;           /* NULL: neither needs any */
     bool ok = flux__matrix_operand(p->job.run, &k->operand[0], 0, &p->g, scratch, &p->a);
+    if (k->operand[0].padding && !p->a.padded)
+        p->padding = flux__padding_job(p->job.run, &k->operand[0]), p->pad = &p->padding;
     if (scratch) scratch += flux__widened_bytes(&k->operand[0]);
-    p->b.words = NULL;
+    p->b.words = p->b.padded = NULL;
     ok = ok && flux__matrix_operand(p->job.run, &k->operand[1], 1, &p->g, scratch, &p->b);
     p->g.a_row = p->a.row, p->g.a_col = p->a.col, p->g.b_row = p->b.row, p->g.b_col = p->b.col;
     if (p->a.o.gather) p->g.a_map = p->a.map;
@@ -29856,6 +30172,19 @@ static bool flux__products_operands(flux__products *p) {
 }
 
 #if FLUX__AMX
+/* Whether the images of a convolution by taps can be padded row by row; if so, *w reads *rows. */
+static bool flux__conv_pads(const flux__products *p, flux__conv_amx *w, flux__padded_rows *rows) {
+    const int64_t back = w->flipped ? -1 : 1, ends = w->flipped ? w->size - 1 : 0,
+                  at = w->x - (const uint16_t *)(const void *)p->a.at;
+    if (w->tap != back || w->along != w->stride ||
+        !flux__find_padded_rows(p->pad, at + ends * (w->tap + w->tap_down), rows) ||
+        w->tap_down != back * rows->pitch || w->down != w->stride * rows->pitch ||
+        (w->channels > 1 && w->channel != rows->slice) ||
+        (w->samples > 1 && w->sample != w->channels * rows->slice)) return false;
+    w->pad = rows, w->channel = rows->channel;
+    return true;
+}
+
 /* Describes a convolution that goes by taps, of the product's operands. */
 static void flux__conv_of(const flux__products *p, const flux__square_windows *mark,
                           flux__conv_amx *w) {
@@ -29872,7 +30201,6 @@ static void flux__conv_of(const flux__products *p, const flux__square_windows *m
     w->x = (const uint16_t *)flux__matrix_at(p->job.k, &p->a, 0);
     if (w->samples > 1) w->sample = (const uint16_t *)flux__matrix_at(p->job.k, &p->a, 1) - w->x;
     if (p->bare) w->c = (float *)p->job.run->ptr[p->job.k->value[0].out];
-    flux__conv_arrange(w);
 }
 
 /* Finds the memory of a convolution's weight, in the order of steps, that is kept from call to
@@ -29913,7 +30241,13 @@ static bool flux__products_by_taps(flux__products *p, void **scratch) {
     flux__conv_amx w;
     const flux__square_windows mark = flux__product_mark(p->job.run, p->job.k);
     if (!p->g.tiles || !mark.forward || !flux__conv_by_taps(mark.size, mark.wide)) return false;
+    flux__padded_rows rows;
     flux__conv_of(p, &mark, &w);
+    if (p->pad && !flux__conv_pads(p, &w, &rows)) {
+        if (!flux__products_pad(p)) return true;
+        w.x = (const uint16_t *)flux__matrix_at(p->job.k, &p->a, 0);
+    }
+    flux__conv_arrange(&w);
     if ((w.weight = flux__conv_weight_of(p, &w, scratch)) != NULL) flux__conv_amx_run(&w);
     p->failed |= !w.weight || flux__atomic_load32(&w.failed);
     return true;
@@ -29930,6 +30264,7 @@ static bool flux__run_weight_gradient(flux__products *p) {
     const flux__square_windows mark = flux__product_mark(p->job.run, p->job.k);
     if (!p->g.tiles || !p->a.o.gather || (mark.size && mark.forward) ||
         !flux__weight_gradient_of(&w, &p->a.map[0], &p->a.map[1])) return false;
+    if (!flux__products_pad(p)) return true;
     for (int64_t i = 0; i < p->batches && !w.failed; i++) {
         flux__job job = p->job;
         job.batch = i, w.job = &job;
@@ -29972,6 +30307,7 @@ static int flux__run_product(flux__run *run, flux__kernel *k) {
             flux__products_multiply(&p);
         flux__scratch_done(scratch);
         flux__scratch_done(p.a.words);
+        flux__scratch_done(p.a.padded);
         flux__scratch_done(p.b.words);
     }
     if (p.failed) p.job.failed = 1;
@@ -29983,94 +30319,6 @@ static int flux__run_product(flux__run *run, flux__kernel *k) {
 }
 
 FLUX__END_HOT
-
-/* ---------------------------------------------------------------------- cpu/padding.h
-   A thin product (cpu/thin_products.h) with the kernel before it that pads its
-   images: a depthwise convolution's channel, or a group's channels, are padded when
-   their turn comes, and read from the first- or second-level cache. The padded
-   images are never written to memory.
-
-   Invariant: results are those of the kernels one by one. A batch's windows lie in
-   neighbouring slices of the padding's, which a task makes for itself.
-
-   Rejected: testing at each position whether a tap lies in the padding. */
-
-FLUX__BEGIN_LEAN
-
-#define FLUX__PADDED_MOST (1 << 18)       /* most elements that a task pads at a time */
-
-/* Whether kernel k pads images that the product behind it alone reads, as windows. */
-static bool flux__pads_product(const flux__run *run, const flux__kernel *k) {
-    if (!flux__pads_next(run, k) || k[1].kind != FLUX__K_MATMUL) return false;
-    const flux__operand *o = k[1].operand;
-    const int slot = run->plan->nleaf + k->node;
-    bool alone = o[0].src == slot && o[0].gather && o[0].dtype == FLUX_F32 &&
-                 o[1].dtype == FLUX_F32;
-    for (int i = 1; i < k[1].noperand; i++) alone = alone && o[i].src != slot;
-    return alone;
-}
-
-/* Whether batch number i reads slice i, and what that was before it was padded lies where the
-   batch's result would, if this took its memory. */
-static bool flux__pads_in_place(const flux__products *p, const flux__strided_scatter_job *pad) {
-    const flux__operand *a = &p->a.o;
-    int64_t step[FLUX_MAX_DIMS], next = pad->slice;
-    for (int owner = 2; owner < FLUX_MAX_DIMS; owner++)
-        for (int d = 0; d < a->shape.ndim; d++) {
-            if (a->owner[d] != owner || a->shape.dim[d] == 1) continue;
-            if (a->stride[d] != next) return false;
-            next *= a->shape.dim[d];
-        }
-    flux__contiguous_strides(&pad->o.shape, step);
-    for (int d = 0; d < pad->o.shape.ndim; d++)
-        if (pad->o.shape.dim[d] > 1 && pad->o.stride[d] != step[d]) return false;
-    return !pad->o.offset && flux__count(&pad->part) == p->g.m && pad->units == p->batches;
-}
-
-/* Adds to *first and *last how far the first nd dims of a map reach down and up. */
-static void flux__axes_reach(const flux__axes *x, int nd, int64_t *first, int64_t *last) {
-    for (int d = 0; d < nd; d++)
-        *(x->step[d] < 0 ? first : last) += (x->dim[d] - 1) * x->step[d];
-}
-
-/* Whether each batch reads neighbouring slices of what *pad makes, p->pads of them, as a group's
-   channels; one slice, that of its number, if a result lies where the images did. */
-static bool flux__pads_channels(flux__products *p, const flux__strided_scatter_job *pad) {
-    const flux__operand *o = &p->a.o;
-    const flux__axes *taps = &p->a.map[1];
-    const flux__run *run = p->job.run;
-    const bool several = taps->nd > 0 && taps->step[taps->nd - 1] == pad->slice;
-    int64_t first = o->offset % pad->slice, last = first;
-    p->pads = several ? taps->dim[taps->nd - 1] : 1;
-    flux__axes_reach(taps, taps->nd - several, &first, &last);
-    flux__axes_reach(&p->a.map[0], p->a.map[0].nd, &first, &last);
-    for (int d = 0; d < o->shape.ndim; d++)
-        if (o->owner[d] > 1 && o->shape.dim[d] > 1 && o->stride[d] % pad->slice) return false;
-    for (int i = 0; i < p->job.k->nouts; i++)
-        if (run->ptr[run->plan->nleaf + p->job.k->outs[i]] == run->ptr[pad->o.src] &&
-            (several || !flux__pads_in_place(p, pad))) return false;
-    return first >= 0 && last < pad->slice && p->pads * pad->slice <= FLUX__PADDED_MOST;
-}
-
-/* Runs a thin product of windows and the kernel before it, the first of n kernels, which pads its
-   images. Returns 2; 0, and nothing is done: they are no such kernels; or -1 with an error
-   recorded. */
-static int flux__run_padded(flux__run *run, flux__kernel *k, int n) {
-    flux__products p;
-    if (n < 2 || !flux__pads_product(run, k)) return 0;
-    const flux__strided_scatter_job pad = flux__scatter_job(run, k);
-    flux__products_start(&p, run, k + 1);
-    if (p.g.n > FLUX__DIRECT_WHOLE || p.g.m * p.batches == 0 || flux__takes_winograd(&p) ||
-        !flux__products_operands(&p)) return 0;
-    p.pad = &pad;
-    if (flux__products_choose(&p) || !flux__pads_channels(&p, &pad) ||
-        !((p.pads == 1 && flux__run_depthwise(&p)) || flux__run_direct(&p)))
-        return 0;
-    if (p.failed) p.job.failed = 1;
-    return flux__job_ok(&p.job) ? 2 : -1;
-}
-
-FLUX__END_LEAN
 
 /* ---------------------------------------------------------------------- cpu/shared_operands.h
    Finds the products of a plan that share their left operand, as the steps of a
@@ -31148,7 +31396,6 @@ static int flux__cpu_run(flux__run *r, flux__kernel *k, int n) {
     if (mode != ours) flux__set_float_mode(ours);
     while (done < n) {
         joined = flux__run_pooling_joined(r, &k[done], n - done);
-        if (joined == 0) joined = flux__run_padded(r, &k[done], n - done);
         if (joined == 0) joined = run[k[done].kind](r, &k[done]) == 0 ? 1 : -1;
         if (joined < 0) break;
         done += joined;
@@ -31160,7 +31407,8 @@ static int flux__cpu_run(flux__run *r, flux__kernel *k, int n) {
 /* The CPU's row. */
 #define FLUX__CPU_ROW                                                                              \
     { "CPU",                                                                                       \
-      FLUX__GATHERS_ROWS | FLUX__ADDS_WINDOWS | FLUX__LONG_PRODUCTS | FLUX__STOPS_MIDWAY,          \
+      FLUX__GATHERS_ROWS | FLUX__ADDS_WINDOWS | FLUX__LONG_PRODUCTS | FLUX__STOPS_MIDWAY |         \
+          FLUX__PADS_IMAGES,                                                                       \
       flux__cpu_works, flux__cpu_works, flux__cpu_count, flux__cpu_name, flux__cpu_component,      \
       flux__cpu_alloc, flux__cpu_free, flux__cpu_move, flux__cpu_move, flux__cpu_copy,             \
       flux__cpu_wait, NULL, flux__cpu_ready, flux__cpu_run, flux__cpu_drop, NULL, NULL }

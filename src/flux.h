@@ -315,9 +315,9 @@
                 profile plans looking update
      cpu/       loops float64 float32 vectors casts reductions random gemm_kernels gemm_pack
                 gemm_tasks gemm_panels gemm_amx gemm_plan depthwise conv_direct backend transfers blocks
-                run products winograd winograd_gradient rows chains conv_amx conv_amx_gradient
-                product_operands whole windows pooling ready kept_operands product_batches thin_products
-                half_products padding shared_operands attention sorting interpolation calls
+                run products whole padding winograd winograd_gradient rows chains conv_amx
+                conv_amx_gradient product_operands windows pooling ready kept_operands product_batches
+                thin_products half_products shared_operands attention sorting interpolation calls
      gpu/       kernels devices copies launch vectors fused tiles gemm gemm_fma gemm_wgmma
                 gemm_planes gemm_mma sorting whole attention attention_mma attention_wgmma
                 program cache compile backend
@@ -442,6 +442,8 @@
 #include "cpu/blocks.h"
 #include "cpu/run.h"
 #include "cpu/products.h"
+#include "cpu/whole.h"
+#include "cpu/padding.h"
 #include "cpu/winograd.h"
 #include "cpu/winograd_gradient.h"
 #include "cpu/rows.h"
@@ -449,7 +451,6 @@
 #include "cpu/conv_amx.h"
 #include "cpu/conv_amx_gradient.h"
 #include "cpu/product_operands.h"
-#include "cpu/whole.h"
 #include "cpu/windows.h"
 #include "cpu/pooling.h"
 #include "cpu/ready.h"
@@ -457,7 +458,6 @@
 #include "cpu/product_batches.h"
 #include "cpu/thin_products.h"
 #include "cpu/half_products.h"
-#include "cpu/padding.h"
 #include "cpu/shared_operands.h"
 #include "cpu/attention.h"
 #include "cpu/sorting.h"

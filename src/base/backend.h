@@ -45,7 +45,9 @@ enum {
     FLUX__LONG_PRODUCTS = 16,
     /* a product reads a convolution's windows of the image itself, without its padding
        (flux__find_gathers) and by 16 bytes of channels (flux__channels_lead) */
-    FLUX__READS_IMAGES = 32
+    FLUX__READS_IMAGES = 32,
+    /* a product pads an image itself that it alone reads, a part at a time (cpu/padding.h) */
+    FLUX__PADS_IMAGES = 64
 };
 
 /* available and functional write to `why` why not; component gives in *known whether the back end

@@ -15,7 +15,6 @@
 #include "pooling.h"
 #include "product_operands.h"
 #include "half_products.h"
-#include "padding.h"
 #include "shared_operands.h"
 #include "attention.h"
 #include "sorting.h"
@@ -154,7 +153,6 @@ static int flux__cpu_run(flux__run *r, flux__kernel *k, int n) {
     if (mode != ours) flux__set_float_mode(ours);
     while (done < n) {
         joined = flux__run_pooling_joined(r, &k[done], n - done);
-        if (joined == 0) joined = flux__run_padded(r, &k[done], n - done);
         if (joined == 0) joined = run[k[done].kind](r, &k[done]) == 0 ? 1 : -1;
         if (joined < 0) break;
         done += joined;
@@ -166,7 +164,8 @@ static int flux__cpu_run(flux__run *r, flux__kernel *k, int n) {
 /* The CPU's row. */
 #define FLUX__CPU_ROW                                                                              \
     { "CPU",                                                                                       \
-      FLUX__GATHERS_ROWS | FLUX__ADDS_WINDOWS | FLUX__LONG_PRODUCTS | FLUX__STOPS_MIDWAY,          \
+      FLUX__GATHERS_ROWS | FLUX__ADDS_WINDOWS | FLUX__LONG_PRODUCTS | FLUX__STOPS_MIDWAY |         \
+          FLUX__PADS_IMAGES,                                                                       \
       flux__cpu_works, flux__cpu_works, flux__cpu_count, flux__cpu_name, flux__cpu_component,      \
       flux__cpu_alloc, flux__cpu_free, flux__cpu_move, flux__cpu_move, flux__cpu_copy,             \
       flux__cpu_wait, NULL, flux__cpu_ready, flux__cpu_run, flux__cpu_drop, NULL, NULL }

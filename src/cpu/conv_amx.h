@@ -14,6 +14,7 @@
 #include "run.h"
 #include "products.h"
 #include "chains.h"
+#include "padding.h"
 
 /* ---------------------------------------------------------------------- cpu/conv_amx.h
    Convolutions of bf16 by square windows by AMX's tiles, without collecting
@@ -58,12 +59,14 @@ typedef struct flux__conv_amx {
     int64_t size, stride;                 /* taps of a window's row, and of its column */
     int64_t wide, high, channels, columns, samples;
     bool flipped;                         /* taps go back as windows go on */
+    const flux__padded_rows *pad;         /* NULL, or what pads rows when they are read */
     const char *weight;                   /* panels of 32 columns, in the order of steps */
     float *c;                             /* NULL, or where results are stored as they are */
     int64_t steps;                        /* of k, a line each */
     /* Lines. few: of windows' rows. chunks: how many make a position or a row; pitch: from a row of
-       the image to the next one. whole: rows of the image lie as far apart, and are read as one. */
-    bool few, whole;
+       the image to the next one. whole: rows of the image lie as far apart, and are read as one.
+       at_once: all of a row that is padded is read, and the next one lies behind it. */
+    bool few, whole, at_once;
     int64_t chunks, pitch;
     int64_t band;                         /* rows of windows whose lines are made at a time */
     int64_t tall, plane;                  /* then: rows of the image that lie one behind the other,
@@ -155,12 +158,13 @@ static int64_t flux__conv_place(const flux__conv_amx *w, int64_t i, int64_t n, i
 }
 
 /* Makes lines of 32 channels, or all there are, of n positions, at most 32, of a row of the image,
-   from position p on. x: the row's first window's first tap, at the first of the channels. */
+   from position p on. x: the row's first window's first tap, or what is padded as
+   flux__padded_row has it, at the first of the channels. */
 static void flux__conv_positions(const flux__conv_amx *w, const uint16_t *x, int64_t channels,
                                  int64_t p, int64_t n, char *to) {
     const int64_t tap = w->flipped ? -w->tap : w->tap;
     if (w->along == w->stride * tap) {
-        x += flux__conv_place(w, p, w->wide, w->along, w->tap);
+        x += w->pad ? p - w->pad->left : flux__conv_place(w, p, w->wide, w->along, w->tap);
         flux__amx_lines(x, tap, w->channel, n, channels, to, 64);
         return;
     }
@@ -172,28 +176,85 @@ static void flux__conv_positions(const flux__conv_amx *w, const uint16_t *x, int
     }
 }
 
-/* Where the first line of a row of the image is: row q of the band, of its positions those of a
-   phase. */
-static char *flux__conv_row_at(const flux__conv_image *m, int64_t chunk, int64_t phase, int64_t q) {
+/* The positions of a row of the image's windows, and which of them, *from ... *end - 1, are no
+   padding. x: the row, or NULL: it is all padding. */
+static int64_t flux__conv_inside(const flux__conv_amx *w, const uint16_t *x, int64_t *from,
+                                 int64_t *end) {
+    const int64_t n = (w->wide - 1) * w->stride + w->size;
+    *from = 0, *end = n;
+    if (w->pad) flux__padded_ends(w->pad, n, from, end);
+    if (!x) *from = *end = n;
+    return n;
+}
+
+/* The line of position p of row q of the band: rows and positions have phases. */
+static char *flux__conv_line(const flux__conv_image *m, int64_t chunk, int64_t p, int64_t q) {
     const flux__conv_amx *w = m->all;
+    if (w->stride == 1) return m->lines + chunk * w->plane + (q * w->pitch + p) * 64;
     return m->lines + chunk * w->plane +
-           ((phase * w->stride + q % w->stride) * w->tall + q / w->stride) * w->pitch * 64;
+           ((p % w->stride * w->stride + q % w->stride) * w->tall + q / w->stride) * w->pitch * 64 +
+           p / w->stride * 64;
+}
+
+/* Makes the lines of n positions of row q of the band, from p on, zeros, or copies them there. */
+static void flux__conv_zeros(const flux__conv_image *m, int64_t chunk, int64_t p, int64_t n,
+                             int64_t q) {
+    for (; n > 0; n--, p++) memset(flux__conv_line(m, chunk, p, q), 0, 64);
+}
+static void flux__conv_put(const flux__conv_image *m, int64_t chunk, int64_t p, int64_t n,
+                           int64_t q, const char *lines) {
+    const int64_t by = m->all->stride;
+    if (by == 1) memcpy(flux__conv_line(m, chunk, p, q), lines, (size_t)n * 64);
+    for (int64_t i = 0; i < by && i < n && by > 1; i++) {
+        char *to = flux__conv_line(m, chunk, p + i, q);
+        for (int64_t at = i; at < n; at += by, to += 64) memcpy(to, lines + at * 64, 64);
+    }
 }
 
 /* Makes the lines of one chunk of a row's positions. */
 static void flux__conv_row(const flux__conv_image *m, const uint16_t *x, int64_t chunk, int64_t q) {
     const flux__conv_amx *w = m->all;
-    const int64_t n = (w->wide - 1) * w->stride + w->size,
+    int64_t from, end;
+    const int64_t n = flux__conv_inside(w, x, &from, &end),
                   channels = flux__gemm_min(w->channels - chunk * 32, 32);
     char memory[32 * 64];
-    for (int64_t p = 0, some; p < n; p += some) {
-        if (n - p < 32 && n >= 32) p = n - 32;                       /* whole lines are faster */
-        some = flux__gemm_min(n - p, 32);
-        char *to = w->stride == 1 ? flux__conv_row_at(m, chunk, 0, q) + p * 64 : memory;
-        flux__conv_positions(w, x, channels, p, some, to);
-        for (int64_t i = 0, at; i < w->stride && i < some && w->stride > 1; i++) {
-            to = flux__conv_row_at(m, chunk, (p + i) % w->stride, q) + (p + i) / w->stride * 64;
-            for (at = i; at < some; at += w->stride, to += 64) memcpy(to, memory + at * 64, 64);
+    flux__conv_zeros(m, chunk, 0, from, q);
+    for (int64_t p = from, some; p < end; p += some) {
+        if (end - p < 32 && end - from >= 32) p = end - 32;          /* whole lines are faster */
+        some = flux__gemm_min(end - p, 32);
+        flux__conv_positions(w, x, channels, p, some,
+                             w->stride == 1 ? flux__conv_line(m, chunk, p, q) : memory);
+        if (w->stride > 1) flux__conv_put(m, chunk, p, some, q, memory);
+    }
+    flux__conv_zeros(m, chunk, end, n - end, q);
+}
+
+/* Makes the lines of one chunk of the band's rows q ... last-1, of which the elements that are no
+   padding lie one behind the other: 32 of them at a time, in whatever row they are. */
+static void flux__conv_rows_at_once(const flux__conv_image *m, int64_t chunk, int64_t q,
+                                    int64_t last) {
+    const flux__conv_amx *w = m->all;
+    const flux__padded_rows *pad = w->pad;
+    const int64_t n = (w->wide - 1) * w->stride + w->size, right = pad->left + pad->wide,
+                  y = m->first * w->stride, channels = flux__gemm_min(w->channels - chunk * 32, 32);
+    char memory[32 * 64];
+    for (; q < last && y + q < pad->top; q++) flux__conv_zeros(m, chunk, 0, n, q);
+    for (; q < last && y + last > pad->top + pad->high; last--)
+        flux__conv_zeros(m, chunk, 0, n, last - 1);
+    for (int64_t r = q; r < last; r++) {
+        flux__conv_zeros(m, chunk, 0, pad->left, r);
+        flux__conv_zeros(m, chunk, right, n - right, r);
+    }
+    const int64_t all = (last - q) * pad->wide;
+    const uint16_t *x = (const uint16_t *)(const void *)flux__padded_row(pad, m->sample, 32 * chunk,
+                                                                         y + q, 2);
+    for (int64_t i = 0, p = pad->left, some; i < all; i += some) {
+        some = flux__gemm_min(all - i, 32);
+        flux__amx_lines(x + i, 1, w->channel, some, channels, memory, 64);
+        for (int64_t at = 0, run; at < some; at += run) {
+            run = flux__gemm_min(some - at, right - p);
+            flux__conv_put(m, chunk, p, run, q, memory + at * 64);
+            if ((p += run) == right) p = pad->left, q++;
         }
     }
 }
@@ -203,22 +264,25 @@ static void flux__conv_row(const flux__conv_image *m, const uint16_t *x, int64_t
 static FLUX__AMX_FN void flux__conv_row_windows(const flux__conv_image *m, const uint16_t *x,
                                                 int64_t q, uint16_t *memory) {
     const flux__conv_amx *w = m->all;
-    const int64_t n = (w->wide - 1) * w->stride + w->size, c = w->channels, step = w->stride * c;
+    int64_t from, end;
+    const int64_t n = flux__conv_inside(w, x, &from, &end), c = w->channels, step = w->stride * c;
     char lines[32 * 64];
-    for (int64_t p = 0; p < n; p += 32) {
-        flux__conv_positions(w, x, c, p, flux__gemm_min(n - p, 32), lines);
-        for (int64_t i = 0; i < 32 && p + i < n; i++)
+    memset(memory, 0, (size_t)(from * c) * sizeof *memory);
+    for (int64_t p = from; p < end; p += 32) {
+        flux__conv_positions(w, x, c, p, flux__gemm_min(end - p, 32), lines);
+        for (int64_t i = 0; i < 32 && p + i < end; i++)
             memcpy(memory + (p + i) * c, lines + i * 64, 64);
     }
+    memset(memory + end * c, 0, (size_t)((n - end) * c) * sizeof *memory);
     for (int64_t chunk = 0; chunk < w->chunks; chunk++) {
-        const uint16_t *from = memory + chunk * 32;
-        char *to = flux__conv_row_at(m, chunk, 0, q);
+        const uint16_t *at = memory + chunk * 32;
+        char *to = flux__conv_line(m, chunk, 0, q);
         uint16_t inside[32];
         for (int64_t i = 0; i < 32; i++) inside[i] = chunk * 32 + i < w->size * c ? 0xffff : 0;
         flux__amx_words mask, line;
         memcpy(&mask, inside, sizeof mask);
-        for (int64_t i = 0; i < w->wide; i++, from += step, to += 64) {
-            memcpy(&line, from, sizeof line);
+        for (int64_t i = 0; i < w->wide; i++, at += step, to += 64) {
+            memcpy(&line, at, sizeof line);
             line &= mask;
             memcpy(to, &line, sizeof line);
         }
@@ -257,11 +321,17 @@ static void flux__conv_lines(void *ctx, int64_t part) {
         }
         return;
     }
+    if (w->at_once) {
+        flux__conv_rows_at_once(m, chunk, first, end);
+        return;
+    }
     uint16_t *memory = NULL;
     if (w->few) memory = (uint16_t *)flux__scratch((size_t)(n * w->channels + 64) * 2);
     if (w->few && !memory) flux__atomic_store32((int *)(uintptr_t)&w->failed, 1);
     for (int64_t q = first; q < end; q++) {
-        const uint16_t *row = x + flux__conv_place(w, q, w->high - m->first, w->down, w->tap_down);
+        const uint16_t *row = w->pad ? (const uint16_t *)(const void *)flux__padded_row(
+            w->pad, m->sample, 32 * chunk, m->first * w->stride + q, 2) :
+            x + flux__conv_place(w, q, w->high - m->first, w->down, w->tap_down);
         if (!w->few) flux__conv_row(m, row, chunk, q);
         else if (memory) flux__conv_row_windows(m, row, q, memory);
     }
@@ -404,8 +474,7 @@ static void flux__conv_steps(const flux__conv_image *m) {
     for (int64_t s = 0; s < w->steps; s++) {
         const int64_t line = s / w->chunks, u = w->few ? line : line / w->size,
                       t = w->few ? 0 : line % w->size;
-        m->at[s] = flux__conv_row_at(m, s % w->chunks, t % w->stride, u) - m->lines +
-                   t / w->stride * 64;
+        m->at[s] = flux__conv_line(m, s % w->chunks, t, u) - m->lines;
     }
 }
 
@@ -437,9 +506,11 @@ static void flux__conv_arrange(flux__conv_amx *w) {
     w->steps = w->size * (w->few ? 1 : w->size) * w->chunks;
     w->pitch = w->wide + (w->few ? 0 : (w->size - 1) / w->stride);
     const int64_t back = w->flipped ? -1 : 1;
-    w->whole = !w->few && w->stride == 1 && w->along == 1 && back * w->tap == 1 &&
+    w->whole = !w->pad && !w->few && w->stride == 1 && w->along == 1 && back * w->tap == 1 &&
                back * w->tap_down == w->down && w->down >= w->pitch && w->down <= 2 * w->wide;
     if (w->whole) w->pitch = w->down;
+    w->at_once = w->pad && !w->few && w->pad->row == w->pad->wide && w->pad->left >= 0 &&
+                 w->pad->left + w->pad->wide <= (w->wide - 1) * w->stride + w->size;
 }
 
 /* Computes such a convolution; its weight is given, too. */

@@ -22,6 +22,7 @@
 #include "gemm_plan.h"
 #include "run.h"
 #include "products.h"
+#include "padding.h"
 #include "product_operands.h"
 #include "product_batches.h"
 #include "thin_products.h"
@@ -339,9 +340,14 @@ static bool flux__by_winograd(const flux__products *p, flux__winograd *w) {
     return flux__winograd_fits(w);
 }
 
-static bool flux__takes_winograd(const flux__products *p) {
-    flux__winograd w;
-    return flux__by_winograd(p, &w);
+/* Whether a planned convolution's images can be padded row by row; fills *rows. */
+static bool flux__winograd_pads(const flux__products *p, const flux__winograd *w,
+                                flux__padded_rows *rows) {
+    const int64_t at = w->x - (const float *)(const void *)p->a.at;
+    return w->direct &&
+           flux__find_padded_rows(p->pad, at + (w->flip ? 2 * (w->tap + w->tap_down) : 0), rows) &&
+           w->down == rows->pitch && w->channel == rows->slice &&
+           (w->samples == 1 || w->sample == w->channels * rows->slice);
 }
 
 /* Runs such a product. False, and nothing is done: it is another one, or better left as one. */
@@ -358,9 +364,16 @@ static bool flux__run_winograd(flux__products *p) {
     w.along = flux__axes_at(&map[0], 1), w.down = flux__axes_at(&map[0], w.wide);
     w.tap = flux__axes_at(&map[1], 1), w.tap_down = flux__axes_at(&map[1], 3);
     w.channel = flux__axes_at(&map[1], 9);
+    flux__padded_rows rows;
+    flux__winograd_plan(&w);
+    if (p->pad && flux__winograd_pads(p, &w, &rows)) w.pad = &rows;
+    else if (p->pad) {
+        if (!flux__products_pad(p)) return true;
+        w.x = (const float *)flux__matrix_at(k, &p->a, 0);
+        flux__winograd_plan(&w);
+    }
     void *copy = flux__winograd_kernel(p, &w);
     if (!w.failed) {
-        flux__winograd_plan(&w);
         if (!copy) flux__winograd_kept(p, &w);
         flux__winograd_run(&w);
     }
@@ -380,6 +393,7 @@ static bool flux__run_winograd_gradient(flux__products *p) {
     w.flip = mark.flipped, w.wide = mark.wide, w.high = mark.high;
     w.channels = p->g.m / 9, w.columns = p->g.n, w.samples = p->g.k / (w.wide * w.high);
     if (!flux__winograd_pays(w.channels, w.columns, w.wide, w.high, w.samples)) return false;
+    if (!flux__products_pad(p)) return true;
     const flux__axes plain[2] = { { 1, { p->g.m }, { p->a.row } },
                                   { 1, { p->g.k }, { p->a.col } } },
                      *map = p->a.o.gather ? p->a.map : plain;
@@ -403,7 +417,6 @@ static bool flux__run_winograd_gradient(flux__products *p) {
     return true;
 }
 #else
-#  define flux__takes_winograd(p) ((void)(p), false)
 #  define flux__run_winograd(p) false
 #  define flux__run_winograd_gradient(p) false
 #endif
@@ -497,11 +510,16 @@ static bool flux__products_choose(flux__products *p) {
 /* Multiplies, once the operands are ready: many batches are shared out to threads whole, few ones
    in blocks. */
 static void flux__products_multiply(flux__products *p) {
-    if (!flux__products_choose(p) && (flux__run_depthwise(p) || flux__run_direct(p))) return;
-    const int64_t batches = p->batches;
+    const bool joined = flux__products_choose(p);
+    const int64_t batches = p->batches, threads = flux__num_threads();
+    /* a task of flux__run_depthwise pads one slice for a batch */
+    const bool later = p->pad && !joined && flux__pads_channels(p) && (p->pads == 1 || p->g.n > 1);
+    if (!later && !flux__products_pad(p)) return;
+    if (!joined && (flux__run_depthwise(p) || flux__run_direct(p))) return;
+    if ((batches == 1 || (threads > 1 && batches < 2 * threads)) && !flux__products_pad(p)) return;
     if (batches == 1) flux__products_panels(p);
     void *transposed = batches > 1 ? flux__transpose_shared(p) : NULL;
-    if (batches >= 2 * flux__num_threads()) flux__parallel(batches, flux__product_task, p);
+    if (batches >= 2 * threads) flux__parallel(batches, flux__product_task, p);
     else for (int64_t i = 0; i < batches; i++) flux__product_task(p, i);
     flux__scratch_done(transposed);
 }
@@ -511,8 +529,10 @@ static bool flux__products_operands(flux__products *p) {
     const flux__kernel *k = p->job.k;
     char *scratch = (char *)k->scratch_at;           /* NULL: neither needs any */
     bool ok = flux__matrix_operand(p->job.run, &k->operand[0], 0, &p->g, scratch, &p->a);
+    if (k->operand[0].padding && !p->a.padded)
+        p->padding = flux__padding_job(p->job.run, &k->operand[0]), p->pad = &p->padding;
     if (scratch) scratch += flux__widened_bytes(&k->operand[0]);
-    p->b.words = NULL;
+    p->b.words = p->b.padded = NULL;
     ok = ok && flux__matrix_operand(p->job.run, &k->operand[1], 1, &p->g, scratch, &p->b);
     p->g.a_row = p->a.row, p->g.a_col = p->a.col, p->g.b_row = p->b.row, p->g.b_col = p->b.col;
     if (p->a.o.gather) p->g.a_map = p->a.map;
@@ -521,6 +541,19 @@ static bool flux__products_operands(flux__products *p) {
 }
 
 #if FLUX__AMX
+/* Whether the images of a convolution by taps can be padded row by row; if so, *w reads *rows. */
+static bool flux__conv_pads(const flux__products *p, flux__conv_amx *w, flux__padded_rows *rows) {
+    const int64_t back = w->flipped ? -1 : 1, ends = w->flipped ? w->size - 1 : 0,
+                  at = w->x - (const uint16_t *)(const void *)p->a.at;
+    if (w->tap != back || w->along != w->stride ||
+        !flux__find_padded_rows(p->pad, at + ends * (w->tap + w->tap_down), rows) ||
+        w->tap_down != back * rows->pitch || w->down != w->stride * rows->pitch ||
+        (w->channels > 1 && w->channel != rows->slice) ||
+        (w->samples > 1 && w->sample != w->channels * rows->slice)) return false;
+    w->pad = rows, w->channel = rows->channel;
+    return true;
+}
+
 /* Describes a convolution that goes by taps, of the product's operands. */
 static void flux__conv_of(const flux__products *p, const flux__square_windows *mark,
                           flux__conv_amx *w) {
@@ -537,7 +570,6 @@ static void flux__conv_of(const flux__products *p, const flux__square_windows *m
     w->x = (const uint16_t *)flux__matrix_at(p->job.k, &p->a, 0);
     if (w->samples > 1) w->sample = (const uint16_t *)flux__matrix_at(p->job.k, &p->a, 1) - w->x;
     if (p->bare) w->c = (float *)p->job.run->ptr[p->job.k->value[0].out];
-    flux__conv_arrange(w);
 }
 
 /* Finds the memory of a convolution's weight, in the order of steps, that is kept from call to
@@ -578,7 +610,13 @@ static bool flux__products_by_taps(flux__products *p, void **scratch) {
     flux__conv_amx w;
     const flux__square_windows mark = flux__product_mark(p->job.run, p->job.k);
     if (!p->g.tiles || !mark.forward || !flux__conv_by_taps(mark.size, mark.wide)) return false;
+    flux__padded_rows rows;
     flux__conv_of(p, &mark, &w);
+    if (p->pad && !flux__conv_pads(p, &w, &rows)) {
+        if (!flux__products_pad(p)) return true;
+        w.x = (const uint16_t *)flux__matrix_at(p->job.k, &p->a, 0);
+    }
+    flux__conv_arrange(&w);
     if ((w.weight = flux__conv_weight_of(p, &w, scratch)) != NULL) flux__conv_amx_run(&w);
     p->failed |= !w.weight || flux__atomic_load32(&w.failed);
     return true;
@@ -595,6 +633,7 @@ static bool flux__run_weight_gradient(flux__products *p) {
     const flux__square_windows mark = flux__product_mark(p->job.run, p->job.k);
     if (!p->g.tiles || !p->a.o.gather || (mark.size && mark.forward) ||
         !flux__weight_gradient_of(&w, &p->a.map[0], &p->a.map[1])) return false;
+    if (!flux__products_pad(p)) return true;
     for (int64_t i = 0; i < p->batches && !w.failed; i++) {
         flux__job job = p->job;
         job.batch = i, w.job = &job;
@@ -637,6 +676,7 @@ static int flux__run_product(flux__run *run, flux__kernel *k) {
             flux__products_multiply(&p);
         flux__scratch_done(scratch);
         flux__scratch_done(p.a.words);
+        flux__scratch_done(p.a.padded);
         flux__scratch_done(p.b.words);
     }
     if (p.failed) p.job.failed = 1;

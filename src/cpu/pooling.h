@@ -521,7 +521,7 @@ static bool flux__pool_images(flux__run *run, const flux__kernel *k, const flux_
     j.g = og ? flux__operand_ptr(run, og) : NULL;
     if (into) dims = flux__spread_slices(t, &into->operand[0].shape, &elements);
     if (pad) {
-        padding = flux__scatter_job(run, pad);
+        padding = flux__scatter_job_of(run, pad);
         if (!flux__pads_slices(&padding, k, ox, &slices) || run->ptr[padding.o.src] == j.y ||
             (into && (slices != dims || elements != padding.slice))) return false;
         dims = slices, elements = padding.slice;

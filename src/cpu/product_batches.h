@@ -14,6 +14,7 @@
 #include "conv_direct.h"
 #include "run.h"
 #include "whole.h"
+#include "padding.h"
 #include "products.h"
 #include "product_operands.h"
 
@@ -43,11 +44,21 @@ typedef struct flux__products {
     flux__depthwise_gradient depthwise;
 #endif
     const flux__direct *direct;           /* how flux__run_direct computes the products */
-    /* what pads the images of a thin product when their turn comes, or NULL; how many slices of it
-       a batch reads */
+    /* NULL, or A is of images that are not padded yet, and a.at is not read: what pads them, and
+       how many slices of it a batch reads (flux__pads_channels) */
     const flux__strided_scatter_job *pad;
+    flux__strided_scatter_job padding;
     int64_t pads;
 } flux__products;
+
+/* Pads the images of A now, for what reads them in memory. False: out of memory. */
+static bool flux__products_pad(flux__products *p) {
+    if (!p->pad) return true;
+    p->a.padded = flux__pad_all(p->pad);
+    p->a.at = (const char *)p->a.padded, p->pad = NULL;
+    if (!p->a.padded) p->failed = 1;
+    return p->a.padded != NULL;
+}
 
 /* Which way (see flux__gemm_by_inner) the products of a kernel are computed, as if gathered
    operands were copies. */
@@ -94,14 +105,63 @@ static const void *flux__matrix_at(const flux__kernel *k, const flux__matrix *m,
     return m->at + at * m->size;
 }
 
+/* ---- images that are padded when a batch's turn comes */
+
+#define FLUX__PADDED_MOST (1 << 18)       /* most elements that a task pads at a time */
+
+/* Adds to *first and *last how far the first nd dims of a map reach down and up. */
+static void flux__axes_reach(const flux__axes *x, int nd, int64_t *first, int64_t *last) {
+    for (int d = 0; d < nd; d++)
+        *(x->step[d] < 0 ? first : last) += (x->dim[d] - 1) * x->step[d];
+}
+
+/* Whether each batch reads neighbouring slices of what p->pad makes, p->pads of them, as a group's
+   channels. */
+static bool flux__pads_channels(flux__products *p) {
+    const flux__operand *o = &p->a.o;
+    const flux__axes *taps = &p->a.map[1];
+    const int64_t slice = p->pad->slice;
+    const bool several = taps->nd > 0 && taps->step[taps->nd - 1] == slice;
+    int64_t first = o->offset % slice, last = first;
+    p->pads = several ? taps->dim[taps->nd - 1] : 1;
+    flux__axes_reach(taps, taps->nd - several, &first, &last);
+    flux__axes_reach(&p->a.map[0], p->a.map[0].nd, &first, &last);
+    for (int d = 0; d < o->shape.ndim; d++)
+        if (o->owner[d] > 1 && o->shape.dim[d] > 1 && o->stride[d] % slice) return false;
+    return first >= 0 && last < slice && p->pads * slice <= FLUX__PADDED_MOST;
+}
+
+/* Elements of a batch's images where they are padded when its turn comes. */
+static int64_t flux__padded_elements(const flux__products *p) {
+    return p->pad ? p->pad->slice * p->pads : 0;
+}
+
+/* The image of a batch: where it lies, or in `memory`, where it is padded now or, with `made`, has
+   been before. */
+static const char *flux__batch_image(const flux__products *p, int64_t batch, char *memory,
+                                     bool made) {
+    const char *x = (const char *)flux__matrix_at(p->job.k, &p->a, batch);
+    if (!p->pad) return x;
+    const int64_t at = (x - p->a.at) / p->a.size, slice = p->pad->slice;
+    for (int64_t c = 0; c < p->pads && !made; c++)
+        flux__scatter_slice(p->pad, at / slice + c, memory + c * slice * p->a.size);
+    return memory + at % slice * p->a.size;
+}
+
 /* Computes the product of one batch. */
 static void flux__product_task(void *ctx, int64_t batch) {
     flux__products *p = (flux__products *)ctx;
     flux__job job = p->job;
     flux__gemm_job g = p->g;
+    char *padded = p->pad
+        ? (char *)flux__scratch((size_t)(flux__padded_elements(p) * p->a.size)) : NULL;
+    if (p->pad && !padded) {
+        flux__atomic_store32(&p->failed, 1);
+        return;
+    }
     job.batch = batch;
     g.ctx = &job;
-    g.a = flux__matrix_at(job.k, &p->a, batch);
+    g.a = flux__batch_image(p, batch, padded, false);
     g.b = flux__matrix_at(job.k, &p->b, batch);
     g.a_next = g.a_row == 1 && batch + 1 < p->batches ? flux__matrix_at(job.k, &p->a, batch + 1) :
         NULL;
@@ -116,6 +176,7 @@ static void flux__product_task(void *ctx, int64_t batch) {
         flux__atomic_store32(&p->failed, 1);
     if (now_b && ok) flux__scratch_done((void *)(uintptr_t)g.b);
     if (now_a && !g.a_map) flux__scratch_done((void *)(uintptr_t)g.a);
+    flux__scratch_done(padded);
 }
 
 FLUX__END_HOT

@@ -14,13 +14,16 @@
 #include "gemm_amx.h"
 #include "products.h"
 #include "transfers.h"
+#include "whole.h"
+#include "padding.h"
 
 /* ---------------------------------------------------------------------- cpu/product_operands.h
    A product's operands as they are multiplied: where they lie and with which
    strides, or for windows of an image, which are never stored, the implicit-GEMM
    maps of their rows and columns. Half formats are converted to f32, of windows
    the image; bf16 is left as it is for AMX's tiles, or becomes vnni pairs, that
-   is words of two neighbours along k.
+   is words of two neighbours along k. An image that the product pads
+   (flux__operand.padding) is padded here if it is converted.
 
    Invariant: what multiplies half formats is chosen by shapes, dtypes and what
    flux__mark_windows has marked, never by whether an operand is gathered. */
@@ -163,7 +166,8 @@ typedef struct flux__matrix {
     flux__operand o;
     int64_t size;       /* bytes of an element, or of a word */
     flux__axes map[2];  /* of a gathered operand: maps of its rows and its columns */
-    void *words;        /* NULL, or scratch memory for a gathered operand's pairs */
+    /* NULL, or scratch memory for a gathered operand's pairs, and of an image that is padded */
+    void *words, *padded;
 } flux__matrix;
 
 /* Makes the map of the operand's rows (side 0) or columns (side 1) from its dims that belong to
@@ -240,9 +244,13 @@ static bool flux__matrix_operand(const flux__run *run, const flux__operand *o, i
     const bool widens = flux__is_half(o->dtype) && !g->tiles && !g->pairs;
     int64_t first = 0, n = 0;
     m->o = *o;
-    m->words = NULL;
+    m->words = m->padded = NULL;
     m->size = o->dtype == FLUX_F64 ? 8 : g->tiles ? 2 : 4;
     m->at = (const char *)run->ptr[m->o.src];
+    if (o->padding && (widens || g->pairs)) {        /* others are padded by flux__products */
+        const flux__strided_scatter_job pad = flux__padding_job(run, o);
+        if (!(m->at = (char *)(m->padded = flux__pad_all(&pad)))) return false;
+    }
     if (m->o.gather && g->pairs) {
         if (!flux__gather_pairs(m, i)) return false;
     } else if (m->o.gather) {

@@ -11,7 +11,6 @@
 #include "depthwise.h"
 #include "conv_direct.h"
 #include "run.h"
-#include "whole.h"
 #include "products.h"
 #include "product_operands.h"
 #include "product_batches.h"
@@ -20,7 +19,7 @@
    Products that are too thin to pack an operand for: tasks that compute channels
    of a depthwise convolution and their gradients (cpu/depthwise.h), or parts of a
    direct convolution (cpu/conv_direct.h), and run the lines behind the product on
-   them.
+   them. A task pads its batches' images itself where they are not padded yet.
 
    Invariant: the sums are those of cpu/gemm_plan.h's products. */
 
@@ -39,24 +38,6 @@ static int64_t flux__thin_some(const flux__products *p, int64_t batch, int64_t e
     return flux__gemm_min(flux__gemm_min(flux__thin_most(p), end - batch), all - batch % all);
 }
 
-/* Elements of a batch's image where it is padded when its turn comes: neighbouring slices of what
-   pads it, as a group's channels. */
-static int64_t flux__thin_padded(const flux__products *p) {
-    return p->pad ? p->pad->slice * p->pads : 0;
-}
-
-/* The image of a batch: where it lies, or in `memory`, where it is padded now or, with `made`, has
-   been before. */
-static const char *flux__thin_image(const flux__products *p, int64_t batch, char *memory,
-                                    bool made) {
-    const char *x = (const char *)flux__matrix_at(p->job.k, &p->a, batch);
-    if (!p->pad) return x;
-    const int64_t at = (x - p->a.at) / p->a.size, slice = p->pad->slice;
-    for (int64_t c = 0; c < p->pads && !made; c++)
-        flux__scatter_slice(p->pad, at / slice + c, memory + c * slice * p->a.size);
-    return memory + at % slice * p->a.size;
-}
-
 /* Computes the products of n batches of a direct convolution, from `batch` on, if a batch has but
    one part, or one part of a batch, and what follows the product on them. memory: as
    flux__direct_task has it. */
@@ -66,10 +47,10 @@ static void flux__direct_batches(flux__products *p, flux__job *job, int64_t batc
     const flux__kernel *k = job->k;
     const int64_t m = p->g.m, size = d->size;
     char *padded = memory + flux__direct_scratch(d) * size,
-         *results = padded + flux__thin_padded(p) * size;
+         *results = padded + flux__padded_elements(p) * size;
     int64_t i0, mb = flux__direct_positions(d, part, &i0), ld = p->bare ? m : mb;
     for (int64_t i = batch; i < batch + n; i++) {
-        const char *x = flux__thin_image(p, i, padded, part > 0);
+        const char *x = flux__batch_image(p, i, padded, part > 0);
         char *y = p->bare ? (char *)job->run->ptr[k->value[0].out] +
             (job->first + i * m * p->g.n + i0) * size : results + (i - batch) * mb * p->g.n * size;
         flux__direct_run(d, part, x, (const char *)flux__matrix_at(k, &p->b, i), p->g.b_row,
@@ -88,7 +69,7 @@ static void flux__direct_task(void *ctx, int64_t task) {
     const int64_t parts = d->parts, some = parts > 1 ? 1 : flux__thin_most(p),
                   end = flux__gemm_min((task + 1) * p->each, p->batches * parts);
     char *memory = (char *)flux__scratch((size_t)((
-        flux__direct_scratch(d) + flux__thin_padded(p) + some * d->most * p->g.n) * d->size));
+        flux__direct_scratch(d) + flux__padded_elements(p) + some * d->most * p->g.n) * d->size));
     if (!memory) flux__atomic_store32(&p->failed, 1);
     for (int64_t i = task * p->each, n; i < end && memory; i += n) {
         n = parts > 1 ? 1 : flux__thin_some(p, i, end);
@@ -99,14 +80,15 @@ static void flux__direct_task(void *ctx, int64_t task) {
 }
 
 /* Runs products of windows and few columns, see conv_direct.h; a task has whole batches if it pads
-   their images, unless these are too few for the threads. False, and nothing is done: they are
-   others. */
+   their images, and all are padded before if there are too few batches for the threads. False, and
+   nothing is done: they are others. */
 static bool flux__run_direct(flux__products *p) {
     flux__direct d;
     if (!p->a.o.gather || p->b.o.gather || p->g.tiles || p->g.pairs || p->g.inner_kernel > 1 ||
         !flux__direct_plan(&d, &p->g, p->f64, &p->a.map[0], &p->a.map[1])) return false;
     const int64_t threads = flux__num_threads();
-    if (p->pad && d.parts > 1 && threads > 1 && p->batches < 2 * threads) return false;
+    if (d.parts > 1 && threads > 1 && p->batches < 2 * threads && !flux__products_pad(p))
+        return true;
     p->direct = &d;
     p->each = 32768 / (p->g.m / d.parts * p->g.k * p->g.n) + 1;
     if (p->pad) p->each = (p->each + d.parts - 1) / d.parts * d.parts;
@@ -134,7 +116,7 @@ static void flux__depthwise_task(void *ctx, int64_t task) {
     flux__products *p = (flux__products *)ctx;
     const flux__kernel *k = p->job.k;
     const int64_t m = p->g.m, end = flux__gemm_min((task + 1) * p->each, p->batches),
-                  results = p->bare ? 0 : flux__thin_most(p) * m, image = flux__thin_padded(p);
+                  results = p->bare ? 0 : flux__thin_most(p) * m, image = flux__padded_elements(p);
     float *memory = results + image == 0 ? NULL
         : (float *)flux__scratch((size_t)(results + image) * sizeof *memory);
     char *padded = p->pad && memory ? (char *)(memory + results) : NULL;
@@ -145,7 +127,7 @@ static void flux__depthwise_task(void *ctx, int64_t task) {
         float *y = flux__depthwise_place(p, batch, memory);
         n = flux__thin_some(p, batch, end);
         for (int64_t c = 0; c < n; c++) {
-            const void *x = flux__thin_image(p, batch + c, padded, false);
+            const void *x = flux__batch_image(p, batch + c, padded, false);
             flux__depthwise(&p->a.map[0], &taps, (const float *)x,
                             (const float *)flux__matrix_at(k, &p->b, batch + c), p->g.b_row,
                             y + c * m);
@@ -208,6 +190,7 @@ static bool flux__run_depthwise_gradient(flux__products *p) {
                     (const float *)flux__matrix_at(k, &p->b, 0);
     }
     const int64_t groups = p->batches / k->full[2] * ((k->full[2] + d->lanes - 1) / d->lanes);
+    if (!flux__products_pad(p)) return true;
     p->each = 32768 / (d->taps * d->points * d->lanes) + 1;
     flux__parallel((groups + p->each - 1) / p->each, flux__depthwise_gradient_task, p);
     return true;
@@ -218,7 +201,7 @@ static bool flux__run_depthwise_gradient(flux__products *p) {
 static bool flux__run_depthwise(flux__products *p) {
     if (p->g.n != 1 || p->f64 || !p->a.o.gather || p->g.inner_kernel > 1) return false;
     if (p->b.o.gather || !flux__is_depthwise(&p->a.map[0], &p->a.map[1], p->g.k))
-        return !p->pad && flux__run_depthwise_gradient(p);
+        return flux__run_depthwise_gradient(p);
     p->each = 32768 / (p->g.m * p->g.k) + 1;
     flux__parallel((p->batches + p->each - 1) / p->each, flux__depthwise_task, p);
     return true;

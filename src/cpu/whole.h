@@ -309,13 +309,13 @@ static int flux__spread_slices(const flux_tensor *t, const flux_shape *from, int
     return dims;
 }
 
-/* The job of a spread. The result is cut into slices along the operand's last dims as long as each
-   slice has its elements alone, so that threads share the slices. */
-static flux__strided_scatter_job flux__scatter_job(flux__run *run, const flux__kernel *k) {
-    const flux_tensor *t = run->g->node[k->node];
-    const flux__operand *o = &k->operand[0];
-    flux__strided_scatter_job j = { t, o->shape, *o, (char *)run->ptr[run->plan->nleaf + k->node],
-                                    flux__operand_ptr(run, o), 1, 1, 1, { 0 }, false };
+/* The job of a spread of operand *o to t, whose elements go to dst. The result is cut into slices
+   along the operand's last dims as long as each slice has its elements alone, so that threads share
+   the slices. */
+static flux__strided_scatter_job flux__scatter_job(const flux__run *run, const flux_tensor *t,
+                                                   const flux__operand *o, char *dst) {
+    flux__strided_scatter_job j = { t, o->shape, *o, dst, flux__operand_ptr(run, o), 1, 1, 1,
+                                    { 0 }, false };
     j.part.ndim = flux__spread_slices(t, &o->shape, &j.slice);
     for (int d = j.part.ndim; d < o->shape.ndim; d++) j.units *= o->shape.dim[d];
     j.each = (1 << 15) / j.slice + 1;
@@ -324,6 +324,15 @@ static flux__strided_scatter_job flux__scatter_job(flux__run *run, const flux__k
                flux__rows_ascend(&j.part, t->stride);
     flux__store_number(t->dtype, j.one, t->arg.i[1] ? 0 : t->arg.num);
     return j;
+}
+static flux__strided_scatter_job flux__scatter_job_of(const flux__run *run,
+                                                      const flux__kernel *k) {
+    return flux__scatter_job(run, run->g->node[k->node], &k->operand[0],
+                             (char *)run->ptr[run->plan->nleaf + k->node]);
+}
+/* Makes all slices of a spread. */
+static void flux__scatter_slices(flux__strided_scatter_job *j) {
+    flux__parallel((j->units + j->each - 1) / j->each, flux__strided_scatter_task, j);
 }
 
 /* Whether kernel k, whose result the kernel behind it is the last to read, is only a spread to
@@ -344,8 +353,8 @@ static int flux__run_strided_scatter(flux__run *run, flux__kernel *k) {
     int64_t n = flux__size(t);
     if (n == 0) return 0;
     if (!half) {
-        flux__strided_scatter_job j = flux__scatter_job(run, k);
-        flux__parallel((j.units + j.each - 1) / j.each, flux__strided_scatter_task, &j);
+        flux__strided_scatter_job j = flux__scatter_job_of(run, k);
+        flux__scatter_slices(&j);
         return 0;
     }
     float *wide = flux__widen(o, run->ptr[o->src], k->scratch_at),

@@ -10,6 +10,7 @@
 #include "gemm_tasks.h"
 #include "run.h"
 #include "products.h"
+#include "padding.h"
 
 /* ---------------------------------------------------------------------- cpu/winograd.h
    Convolution by windows of 3 x 3, a step apart, with fewer multiplications:
@@ -139,6 +140,7 @@ typedef struct flux__winograd {
     int64_t along, down, tap, tap_down, channel, sample;
     int64_t k_tap, k_channel, k_column;
     bool flip, direct;                    /* direct: the image is read where it is */
+    const flux__padded_rows *pad;         /* NULL, or what pads its rows when they are read */
     int64_t wide, high, across, rows, channels, columns, samples;  /* across: tiles in a row */
     /* rows of tiles in a group, and groups; columns of a part, and parts */
     int64_t each, groups, some, parts;
@@ -193,6 +195,31 @@ static void flux__winograd_pixels(const flux__winograd *w, int64_t sample, int64
     }
 }
 
+/* Pads the rows of pixels of `some` rows of tiles from pixel row y on; copy: a line of `need`
+   floats for each. */
+static void flux__winograd_pad(const flux__winograd *w, int64_t sample, int64_t y, int64_t c,
+                               int64_t some, int64_t need, float *copy) {
+    for (int64_t r = 0; r < 2 * some + 2; r++, copy += need)
+        flux__pad_row(w->pad, sample, c, flux__gemm_min(y + r, w->high + 1), w->wide + 2, copy);
+}
+
+/* Makes the numbers of the tiles of one channel, n rows of tiles from row s of all samples on.
+   copy: memory for 2n + 2 lines of `need` floats. */
+static void flux__winograd_channel(const flux__winograd *w, int64_t s, int64_t n, int64_t c,
+                                   int64_t need, float *copy, float *v, int64_t apart) {
+    const float *row[4];
+    float *first = copy;                  /* of the rows that are padded */
+    for (int64_t r = 0; r < n; r++, v += w->across, first += w->pad ? 2 * need : 0) {
+        const int64_t sample = (s + r) / w->rows, y = (s + r) % w->rows;
+        if (!w->pad) flux__winograd_pixels(w, sample, 2 * y, c, need, copy, row);
+        else if (r == 0 || y == 0)
+            flux__winograd_pad(w, sample, 2 * y, c, flux__gemm_min(n - r, w->rows - y), need,
+                               first = copy);
+        for (int i = 0; i < 4 && w->pad; i++) row[i] = first + i * need;
+        w->in(row, w->across, v, apart);
+    }
+}
+
 /* Multiplies the tiles' numbers by those of nr columns from column j on, panel u. */
 static void flux__winograd_multiply(const flux__winograd *w, const float *v, int64_t apart,
                                     int64_t tiles, const float *u, int64_t nr, float *m,
@@ -244,20 +271,16 @@ static void flux__winograd_task(void *ctx, int worker, int64_t number) {
         columns = flux__gemm_min(flux__gemm_up(2048 / tiles, most) + most, end - j0),
         apart = w->channels * tiles + 16, m_apart = columns * tiles,
         need = 2 * (w->across > lanes ? w->across : lanes) + 2,
-        block = 2 * n * w->wide * columns + 64;
-    const float *row[4];
-    float *v = (float *)flux__scratch((size_t)(16 * (apart + m_apart) + 16 + block + 4 * need) *
-                                      sizeof *v);
+        block = 2 * n * w->wide * columns + 64, lines = w->pad ? 2 * n + 2 : 4;
+    float *v = (float *)flux__scratch((size_t)(16 * (apart + m_apart) + 16 + block +
+                                               lines * need) * sizeof *v);
     if (!v) {
         flux__atomic_store32(&w->failed, 1);
         return;
     }
     float *m = v + 16 * apart, *out = m + 16 * m_apart + 16, *copy = out + block;
     for (int64_t c = 0; c < w->channels; c++)
-        for (int64_t r = 0; r < n; r++) {
-            flux__winograd_pixels(w, (s + r) / w->rows, (s + r) % w->rows * 2, c, need, copy, row);
-            w->in(row, w->across, v + c * tiles + r * w->across, apart);
-        }
+        flux__winograd_channel(w, s, n, c, need, copy, v + c * tiles, apart);
     for (int64_t j = j0, nb, nr; j < end; j += nb) {
         for (nb = 0; nb == 0 || (j + nb < end && nb + most <= columns); nb += nr) {
             nr = flux__gemm_nr(end - j - nb, most);

@@ -37,7 +37,7 @@ typedef struct flux__run {
 } flux__run;
 
 /* The address of an operand's first element. */
-static const char *flux__operand_ptr(flux__run *run, const flux__operand *o) {
+static const char *flux__operand_ptr(const flux__run *run, const flux__operand *o) {
     return (const char *)run->ptr[o->src] +
            (ptrdiff_t)o->offset * (ptrdiff_t)flux__dtypes[o->dtype].size;
 }

@@ -11,8 +11,8 @@
 
 /* ---------------------------------------------------------------------- schedule/gathers.h
    Copies that are never made (p->gather): a copy of overlapping windows that only
-   products read. The CPU copies it a block at a time while packing, a GPU reads
-   the image itself, without its padding. And the uses of each node
+   products read. The CPU copies it a block at a time while packing, and pads the
+   image by the way, a GPU reads the image itself, without its padding. And the uses of each node
    (flux__find_uses), to which such a copy is transparent: its users read what it
    would have copied.
 
@@ -104,24 +104,54 @@ static bool flux__unpadded(const flux_tensor *x, int64_t *offset, int64_t *strid
     return true;
 }
 
-/* Marks the padded images that are never made, since only copies that are not made read them. */
-static void flux__find_padding(flux__planner *p) {
+/* Whether node i may read x, a view of a padded image that is not made: a copy of windows may,
+   which is not made either. */
+static bool flux__reads_unpadded(const flux__planner *p, int i, const flux_tensor *x) {
     int64_t offset, stride[FLUX_MAX_DIMS];
     flux__bounds bounds;
+    return p->g->node[i]->op == FLUX__COPY && p->gather[i] &&
+           (!flux__has_trait(x->device, FLUX__READS_IMAGES) ||
+            flux__unpadded(x, &offset, stride, &bounds));
+}
+
+/* Takes the marks of padded images that a product would have to pad and others read, too: each
+   would pad them again. use: as many zeros as there are nodes, and again in the end. */
+static void flux__pad_once(flux__planner *p, int *use) {
+    const flux__graph *g = p->g;
+    for (int i = 0; i < p->n; i++)
+        for (int k = 0; k < g->node[i]->nin; k++) {
+            const flux_tensor *b = flux__base(g->node[i]->in[k]);
+            /* a product pads its left operand */
+            if (flux__is_gather(p, b)) use[b->index] += g->node[i]->op == FLUX__MATMUL && k ? 2 : 1;
+        }
+    for (int i = 0; i < p->n; i++) {
+        const flux_tensor *t = g->node[i], *x = t->op == FLUX__COPY ? flux__base(t->in[0]) : NULL;
+        if (x && use[i] > 1 && flux__is_gather(p, x)) use[x->index] = 2;
+    }
+    for (int i = 0; i < p->n; i++) {
+        const flux_tensor *t = g->node[i];
+        if (use[i] > 1 && t->op != FLUX__COPY && flux__has_trait(t->device, FLUX__PADS_IMAGES))
+            p->gather[i] = false;
+        use[i] = 0;
+    }
+}
+
+/* Marks the padded images that are never made, since only copies that are not made read them. */
+static void flux__find_padding(flux__planner *p) {
     for (int i = 0; i < p->n; i++) {
         const flux_tensor *t = p->g->node[i];
-        if (flux__is_padding(t) && flux__has_trait(t->device, FLUX__READS_IMAGES))
+        if (flux__is_padding(t) &&
+            flux__has_trait(t->device, FLUX__READS_IMAGES | FLUX__PADS_IMAGES))
             p->gather[i] = !(p->g->flag[i] & FLUX__ROOT) &&
                            flux__base(t->in[0])->op != FLUX__NUMBER;
     }
     for (int i = 0; i < p->n; i++)
         for (int k = 0; k < p->g->node[i]->nin; k++) {
             const flux_tensor *x = p->g->node[i]->in[k], *b = flux__base(p->g->node[i]->in[k]);
-            if (flux__is_gather(p, b) && b->op != FLUX__COPY &&
-                (p->g->node[i]->op != FLUX__COPY || !p->gather[i] ||
-                 !flux__unpadded(x, &offset, stride, &bounds)))
+            if (flux__is_gather(p, b) && b->op != FLUX__COPY && !flux__reads_unpadded(p, i, x))
                 p->gather[b->index] = false;
         }
+    flux__pad_once(p, p->use_start);
 }
 
 /* Marks the copies that are never made (p->gather). The matrix product of a convolution reads a

@@ -42,6 +42,14 @@ enum flux__value_kind {
 typedef struct flux__bound { int64_t first, n, step[FLUX_MAX_DIMS]; } flux__bound;
 typedef struct flux__bounds { int n; flux__bound of[3]; } flux__bounds;
 
+/* An image that a product pads itself: the plan's node that would be the padded image, and what is
+   padded: where it lies in its tensor, along its own dims. */
+typedef struct flux__padding {
+    int node;
+    int64_t offset, stride[FLUX_MAX_DIMS];
+    flux_shape shape;
+} flux__padding;
+
 typedef struct flux__operand {            /* a tensor that a kernel reads */
     int src;                              /* its slot: leaves come first, then the plan's nodes;
                                              -1: none */
@@ -54,6 +62,8 @@ typedef struct flux__operand {            /* a tensor that a kernel reads */
     uint8_t owner[FLUX_MAX_DIMS];         /* by dim of the windows: the dim of the product's
                                              operand that it is a part of */
     const flux__bounds *bounds;           /* of windows that reach beyond the image, or NULL */
+    /* NULL, or src is padded first, and offset and stride are those in the padded image */
+    const flux__padding *padding;
 } flux__operand;
 
 /* A line of a kernel's program, and the value that it computes. */

@@ -331,6 +331,19 @@ static void *flux__plan_take(flux__plan *plan, size_t bytes) {
     return p;
 }
 
+/* What a product pads itself, t being the padded image. NULL: out of memory. */
+static const flux__padding *flux__padding_of(flux__builder *b, const flux_tensor *t,
+                                             flux__plan *plan) {
+    flux__padding *padding = (flux__padding *)flux__plan_take(plan, sizeof *padding);
+    if (!padding) {
+        b->ok = false;
+        return NULL;
+    }
+    padding->node = t->index, padding->shape = flux__dims(t->in[0]);
+    flux__layout(t->in[0], &padding->offset, padding->stride);
+    return padding;
+}
+
 /* Adds an operand with the offset and strides of its layout, along its own dims. For a copy that is
    never made, the operand is the source of that copy, and of windows of an image whose padding is
    not made either, the image. */
@@ -344,12 +357,15 @@ static void flux__plain_operand(flux__builder *b, flux_tensor *x, flux__plan *pl
     }
     o.dtype = x->dtype;
     o.shape = flux__dims(x);
-    if (flux__is_gather(b->p, flux__base(x))) {
+    const bool padded = flux__is_gather(b->p, flux__base(x)),
+               pads = padded && flux__has_trait(x->device, FLUX__PADS_IMAGES);
+    if (padded && !pads) {
         flux__bounds *bounds = (flux__bounds *)flux__plan_take(plan, sizeof *bounds);
         if (!bounds) b->ok = false;
         else flux__unpadded(x, &o.offset, o.stride, bounds);
         o.bounds = bounds;
     } else flux__layout(x, &o.offset, o.stride);
+    if (pads) o.padding = flux__padding_of(b, flux__base(x), plan);
     o.src = flux__slot_of(b, flux__base(flux__read_for(b->p, x)));
     for (int d = x->ndim; d < FLUX_MAX_DIMS; d++) o.stride[d] = 0;
     operand =
