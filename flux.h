@@ -22178,7 +22178,7 @@ static void flux__amx_task(void *ctx, int worker, int64_t number) {
 /* Whether a product of two bf16 matrices is computed by tiles: with fewer elements vectors are as
    fast (measured). */
 static bool flux__amx_wants(int64_t m, int64_t n, int64_t k) {
-    return FLUX__AMX_HERE() && m >= 8 && m * n >= 256 && k >= 32;
+    return FLUX__AMX_HERE() && m >= 8 && m * n >= 256 && k >= 24;
 }
 
 /* Computes a product whose job says `tiles`. False: out of memory. */
@@ -27620,8 +27620,7 @@ FLUX__END_HOT
    strides, or for windows of an image, which are never stored, the implicit-GEMM
    maps of their rows and columns. Half formats are converted to f32, of windows
    the image; bf16 is left as it is for AMX's tiles, or becomes vnni pairs, that
-   is words of two neighbours along k. An image that the product pads
-   (flux__operand.padding) is padded here if it is converted.
+   is words of two neighbours along k.
 
    Invariant: what multiplies half formats is chosen by shapes, dtypes and what
    flux__mark_windows has marked, never by whether an operand is gathered. */
@@ -27835,28 +27834,33 @@ static bool flux__gather_pairs(flux__matrix *m, int i) {
 #  define flux__gather_pairs(m, i) ((void)(m), false)
 #endif
 
+/* Converts the image that windows *o are read from, at `src`, to f32. */
+static void flux__widen_image(flux__matrix *m, const flux__operand *o, const char *src,
+                              void *memory) {
+    int64_t first;
+    const int64_t n = flux__operand_span(o, &first);
+    m->at = flux__widen_all(o->dtype, src + (o->offset + first) * 2, n, memory);
+    m->o.offset = -first;
+}
+
 /* Prepares operand i (0: A, 1: B) of product g; `memory` receives the f32 or the words that half
-   formats become, where they are not read as they lie. False: out of memory. */
+   formats become, where they are not read as they lie. An image that is to be padded is left to
+   flux__products_pad, unless it becomes words. False: out of memory. */
 static bool flux__matrix_operand(const flux__run *run, const flux__operand *o, int i,
                                  const flux__gemm_job *g, void *memory, flux__matrix *m) {
     const bool widens = flux__is_half(o->dtype) && !g->tiles && !g->pairs;
-    int64_t first = 0, n = 0;
     m->o = *o;
     m->words = m->padded = NULL;
     m->size = o->dtype == FLUX_F64 ? 8 : g->tiles ? 2 : 4;
     m->at = (const char *)run->ptr[m->o.src];
-    if (o->padding && (widens || g->pairs)) {        /* others are padded by flux__products */
+    if (o->padding && g->pairs) {
         const flux__strided_scatter_job pad = flux__padding_job(run, o);
         if (!(m->at = (char *)(m->padded = flux__pad_all(&pad)))) return false;
     }
     if (m->o.gather && g->pairs) {
         if (!flux__gather_pairs(m, i)) return false;
     } else if (m->o.gather) {
-        if (widens) {                     /* of windows, the image */
-            n = flux__operand_span(o, &first);
-            m->at = flux__widen_all(o->dtype, m->at + (o->offset + first) * 2, n, memory);
-            m->o.offset = -first;
-        }
+        if (widens && !o->padding) flux__widen_image(m, o, m->at, memory);
         flux__matrix_map(m, 0, -1);
         flux__matrix_map(m, 1, -1);
         m->row = m->col = 0;
@@ -29336,11 +29340,14 @@ typedef struct flux__products {
 
 /* Pads the images of A now, for what reads them in memory. False: out of memory. */
 static bool flux__products_pad(flux__products *p) {
+    const flux__operand *o = &p->job.k->operand[0];
     if (!p->pad) return true;
-    p->a.padded = flux__pad_all(p->pad);
-    p->a.at = (const char *)p->a.padded, p->pad = NULL;
-    if (!p->a.padded) p->failed = 1;
-    return p->a.padded != NULL;
+    char *padded = flux__pad_all(p->pad);
+    p->a.at = padded, p->a.padded = padded, p->pad = NULL;
+    if (!padded) p->failed = 1;
+    else if (p->a.size > (int64_t)flux__dtypes[o->dtype].size)
+        flux__widen_image(&p->a, o, padded, p->job.k->scratch_at);
+    return padded != NULL;
 }
 
 /* Which way (see flux__gemm_by_inner) the products of a kernel are computed, as if gathered
@@ -29414,9 +29421,16 @@ static bool flux__pads_channels(flux__products *p) {
     return first >= 0 && last < slice && p->pads * slice <= FLUX__PADDED_MOST;
 }
 
-/* Elements of a batch's images where they are padded when its turn comes. */
-static int64_t flux__padded_elements(const flux__products *p) {
-    return p->pad ? p->pad->slice * p->pads : 0;
+/* Whether images are widened when they are padded. */
+static bool flux__pads_halves(const flux__products *p) {
+    return p->pad && p->a.size > (int64_t)flux__dtypes[p->pad->t->dtype].size;
+}
+/* Bytes of a batch's images where they are padded when its turn comes, to a multiple of 64; of a
+   half format also of a slice before it is widened. */
+static int64_t flux__padded_bytes(const flux__products *p) {
+    if (!p->pad) return 0;
+    return flux__gemm_up(p->pad->slice * (p->pads * p->a.size + (flux__pads_halves(p) ? 2 : 0)),
+                         64);
 }
 
 /* The image of a batch: where it lies, or in `memory`, where it is padded now or, with `made`, has
@@ -29426,8 +29440,11 @@ static const char *flux__batch_image(const flux__products *p, int64_t batch, cha
     const char *x = (const char *)flux__matrix_at(p->job.k, &p->a, batch);
     if (!p->pad) return x;
     const int64_t at = (x - p->a.at) / p->a.size, slice = p->pad->slice;
-    for (int64_t c = 0; c < p->pads && !made; c++)
-        flux__scatter_slice(p->pad, at / slice + c, memory + c * slice * p->a.size);
+    for (int64_t c = 0; c < p->pads && !made; c++) {
+        char *to = memory + c * slice * p->a.size, *half = memory + p->pads * slice * p->a.size;
+        flux__scatter_slice(p->pad, at / slice + c, flux__pads_halves(p) ? half : to);
+        if (flux__pads_halves(p)) flux__load(FLUX__F32C, to, p->pad->t->dtype, half, 1, slice);
+    }
     return memory + at % slice * p->a.size;
 }
 
@@ -29436,8 +29453,7 @@ static void flux__product_task(void *ctx, int64_t batch) {
     flux__products *p = (flux__products *)ctx;
     flux__job job = p->job;
     flux__gemm_job g = p->g;
-    char *padded = p->pad
-        ? (char *)flux__scratch((size_t)(flux__padded_elements(p) * p->a.size)) : NULL;
+    char *padded = p->pad ? (char *)flux__scratch((size_t)flux__padded_bytes(p)) : NULL;
     if (p->pad && !padded) {
         flux__atomic_store32(&p->failed, 1);
         return;
@@ -29496,7 +29512,7 @@ static void flux__direct_batches(flux__products *p, flux__job *job, int64_t batc
     const flux__kernel *k = job->k;
     const int64_t m = p->g.m, size = d->size;
     char *padded = memory + flux__direct_scratch(d) * size,
-         *results = padded + flux__padded_elements(p) * size;
+         *results = padded + flux__padded_bytes(p);
     int64_t i0, mb = flux__direct_positions(d, part, &i0), ld = p->bare ? m : mb;
     for (int64_t i = batch; i < batch + n; i++) {
         const char *x = flux__batch_image(p, i, padded, part > 0);
@@ -29518,7 +29534,7 @@ static void flux__direct_task(void *ctx, int64_t task) {
     const int64_t parts = d->parts, some = parts > 1 ? 1 : flux__thin_most(p),
                   end = flux__gemm_min((task + 1) * p->each, p->batches * parts);
     char *memory = (char *)flux__scratch((size_t)((
-        flux__direct_scratch(d) + flux__padded_elements(p) + some * d->most * p->g.n) * d->size));
+        flux__direct_scratch(d) + some * d->most * p->g.n) * d->size + flux__padded_bytes(p)));
     if (!memory) flux__atomic_store32(&p->failed, 1);
     for (int64_t i = task * p->each, n; i < end && memory; i += n) {
         n = parts > 1 ? 1 : flux__thin_some(p, i, end);
@@ -29565,9 +29581,9 @@ static void flux__depthwise_task(void *ctx, int64_t task) {
     flux__products *p = (flux__products *)ctx;
     const flux__kernel *k = p->job.k;
     const int64_t m = p->g.m, end = flux__gemm_min((task + 1) * p->each, p->batches),
-                  results = p->bare ? 0 : flux__thin_most(p) * m, image = flux__padded_elements(p);
+                  results = p->bare ? 0 : flux__thin_most(p) * m, image = flux__padded_bytes(p);
     float *memory = results + image == 0 ? NULL
-        : (float *)flux__scratch((size_t)(results + image) * sizeof *memory);
+        : (float *)flux__scratch((size_t)(results * (int64_t)sizeof *memory + image));
     char *padded = p->pad && memory ? (char *)(memory + results) : NULL;
     const bool ok = memory || results + image == 0;
     const flux__taps taps = flux__depthwise_taps(&p->a.map[1], p->g.k);
@@ -29975,7 +29991,7 @@ static bool flux__by_winograd(const flux__products *p, flux__winograd *w) {
 static bool flux__winograd_pads(const flux__products *p, const flux__winograd *w,
                                 flux__padded_rows *rows) {
     const int64_t at = w->x - (const float *)(const void *)p->a.at;
-    return w->direct &&
+    return w->direct && !flux__pads_halves(p) &&
            flux__find_padded_rows(p->pad, at + (w->flip ? 2 * (w->tap + w->tap_down) : 0), rows) &&
            w->down == rows->pitch && w->channel == rows->slice &&
            (w->samples == 1 || w->sample == w->channels * rows->slice);

@@ -1005,17 +1005,17 @@ TEST(convolutions_pad_to_the_last_bit) {
     flux_seed(9), dice_state = 9;
     for (int i = 0; i < n; i++) FLUX_SCOPE {
         const flux_dtype t = types[dice(6)];
-        const int nd = dice(5) ? 2 : 1 + 2 * (int)dice(2), groups = dice(3) ? 1 : 1 + (int)dice(4);
-        const bool many = dice(2), square = dice(2), flip = dice(2);
-        const int64_t in = 1 + (int64_t)dice(many && nd < 3 ? 40 : 6), out = 1 + (int64_t)dice(many && nd < 3 ? 40 : 6);
+        const bool many = dice(2), square = dice(2), flip = dice(2), depthwise = !dice(5);
+        const int nd = dice(5) ? 2 : 1 + 2 * (int)dice(2), groups = depthwise ? 2 + (int)dice(9) : dice(3) ? 1 : 1 + (int)dice(4);
+        const int64_t most = many && nd < 3 ? 40 : 6, in = depthwise ? 1 : 1 + (int64_t)dice(most), out = depthwise ? 1 : 1 + (int64_t)dice(most);
         flux_shape image = { nd + 2, { 0 } }, w = { nd + 2, { 0 } }, lo = { nd, { 0 } }, hi = { nd, { 0 } }, both = { 2 * nd, { 0 } },
                    by = { nd, { 0 } }, dilation = { nd, { 0 } };
         for (int d = 0; d < nd; d++) {
             w.dim[d] = square && d ? w.dim[0] : 1 + (int64_t)dice(4), by.dim[d] = square && d ? by.dim[0] : 1 + (int64_t)dice(3) / 2;
             dilation.dim[d] = dice(4) ? 1 : 2;
             /* where a window lies in the padding altogether gradients go another way */
-            const int64_t most = (w.dim[d] - 1) * dilation.dim[d] + 1;
-            both.dim[2 * d] = lo.dim[d] = (int64_t)dice((int)most), both.dim[2 * d + 1] = hi.dim[d] = (int64_t)dice((int)most);
+            const int reach = (int)((w.dim[d] - 1) * dilation.dim[d]) + 1;
+            both.dim[2 * d] = lo.dim[d] = (int64_t)dice(reach), both.dim[2 * d + 1] = hi.dim[d] = (int64_t)dice(reach);
             image.dim[d] = 1 + (w.dim[d] - 1) * dilation.dim[d] + (int64_t)dice(nd > 2 ? 6 : 30);
         }
         image.dim[nd] = in * groups, image.dim[nd + 1] = 1 + (int64_t)dice(5), w.dim[nd] = in, w.dim[nd + 1] = out * groups;

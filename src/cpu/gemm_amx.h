@@ -473,7 +473,7 @@ static void flux__amx_task(void *ctx, int worker, int64_t number) {
 /* Whether a product of two bf16 matrices is computed by tiles: with fewer elements vectors are as
    fast (measured). */
 static bool flux__amx_wants(int64_t m, int64_t n, int64_t k) {
-    return FLUX__AMX_HERE() && m >= 8 && m * n >= 256 && k >= 32;
+    return FLUX__AMX_HERE() && m >= 8 && m * n >= 256 && k >= 24;
 }
 
 /* Computes a product whose job says `tiles`. False: out of memory. */

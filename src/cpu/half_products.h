@@ -344,7 +344,7 @@ static bool flux__by_winograd(const flux__products *p, flux__winograd *w) {
 static bool flux__winograd_pads(const flux__products *p, const flux__winograd *w,
                                 flux__padded_rows *rows) {
     const int64_t at = w->x - (const float *)(const void *)p->a.at;
-    return w->direct &&
+    return w->direct && !flux__pads_halves(p) &&
            flux__find_padded_rows(p->pad, at + (w->flip ? 2 * (w->tap + w->tap_down) : 0), rows) &&
            w->down == rows->pitch && w->channel == rows->slice &&
            (w->samples == 1 || w->sample == w->channels * rows->slice);

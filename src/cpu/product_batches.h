@@ -3,9 +3,12 @@
 #include "../base/platform.h"
 #include "../base/threads.h" /* flux__atomic_load32, flux__atomic_store32 */
 #include "../base/object.h"
+#include "../base/dtypes.h"
 #include "../base/workers.h"
+#include "../graph/nodes.h"
 #include "../schedule/kernel.h"
 #include "../schedule/analysis.h"
+#include "casts.h"
 #include "gemm_kernels.h"
 #include "gemm_pack.h"
 #include "gemm_tasks.h"
@@ -53,11 +56,14 @@ typedef struct flux__products {
 
 /* Pads the images of A now, for what reads them in memory. False: out of memory. */
 static bool flux__products_pad(flux__products *p) {
+    const flux__operand *o = &p->job.k->operand[0];
     if (!p->pad) return true;
-    p->a.padded = flux__pad_all(p->pad);
-    p->a.at = (const char *)p->a.padded, p->pad = NULL;
-    if (!p->a.padded) p->failed = 1;
-    return p->a.padded != NULL;
+    char *padded = flux__pad_all(p->pad);
+    p->a.at = padded, p->a.padded = padded, p->pad = NULL;
+    if (!padded) p->failed = 1;
+    else if (p->a.size > (int64_t)flux__dtypes[o->dtype].size)
+        flux__widen_image(&p->a, o, padded, p->job.k->scratch_at);
+    return padded != NULL;
 }
 
 /* Which way (see flux__gemm_by_inner) the products of a kernel are computed, as if gathered
@@ -131,9 +137,16 @@ static bool flux__pads_channels(flux__products *p) {
     return first >= 0 && last < slice && p->pads * slice <= FLUX__PADDED_MOST;
 }
 
-/* Elements of a batch's images where they are padded when its turn comes. */
-static int64_t flux__padded_elements(const flux__products *p) {
-    return p->pad ? p->pad->slice * p->pads : 0;
+/* Whether images are widened when they are padded. */
+static bool flux__pads_halves(const flux__products *p) {
+    return p->pad && p->a.size > (int64_t)flux__dtypes[p->pad->t->dtype].size;
+}
+/* Bytes of a batch's images where they are padded when its turn comes, to a multiple of 64; of a
+   half format also of a slice before it is widened. */
+static int64_t flux__padded_bytes(const flux__products *p) {
+    if (!p->pad) return 0;
+    return flux__gemm_up(p->pad->slice * (p->pads * p->a.size + (flux__pads_halves(p) ? 2 : 0)),
+                         64);
 }
 
 /* The image of a batch: where it lies, or in `memory`, where it is padded now or, with `made`, has
@@ -143,8 +156,11 @@ static const char *flux__batch_image(const flux__products *p, int64_t batch, cha
     const char *x = (const char *)flux__matrix_at(p->job.k, &p->a, batch);
     if (!p->pad) return x;
     const int64_t at = (x - p->a.at) / p->a.size, slice = p->pad->slice;
-    for (int64_t c = 0; c < p->pads && !made; c++)
-        flux__scatter_slice(p->pad, at / slice + c, memory + c * slice * p->a.size);
+    for (int64_t c = 0; c < p->pads && !made; c++) {
+        char *to = memory + c * slice * p->a.size, *half = memory + p->pads * slice * p->a.size;
+        flux__scatter_slice(p->pad, at / slice + c, flux__pads_halves(p) ? half : to);
+        if (flux__pads_halves(p)) flux__load(FLUX__F32C, to, p->pad->t->dtype, half, 1, slice);
+    }
     return memory + at % slice * p->a.size;
 }
 
@@ -153,8 +169,7 @@ static void flux__product_task(void *ctx, int64_t batch) {
     flux__products *p = (flux__products *)ctx;
     flux__job job = p->job;
     flux__gemm_job g = p->g;
-    char *padded = p->pad
-        ? (char *)flux__scratch((size_t)(flux__padded_elements(p) * p->a.size)) : NULL;
+    char *padded = p->pad ? (char *)flux__scratch((size_t)flux__padded_bytes(p)) : NULL;
     if (p->pad && !padded) {
         flux__atomic_store32(&p->failed, 1);
         return;

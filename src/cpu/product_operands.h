@@ -22,8 +22,7 @@
    strides, or for windows of an image, which are never stored, the implicit-GEMM
    maps of their rows and columns. Half formats are converted to f32, of windows
    the image; bf16 is left as it is for AMX's tiles, or becomes vnni pairs, that
-   is words of two neighbours along k. An image that the product pads
-   (flux__operand.padding) is padded here if it is converted.
+   is words of two neighbours along k.
 
    Invariant: what multiplies half formats is chosen by shapes, dtypes and what
    flux__mark_windows has marked, never by whether an operand is gathered. */
@@ -237,28 +236,33 @@ static bool flux__gather_pairs(flux__matrix *m, int i) {
 #  define flux__gather_pairs(m, i) ((void)(m), false)
 #endif
 
+/* Converts the image that windows *o are read from, at `src`, to f32. */
+static void flux__widen_image(flux__matrix *m, const flux__operand *o, const char *src,
+                              void *memory) {
+    int64_t first;
+    const int64_t n = flux__operand_span(o, &first);
+    m->at = flux__widen_all(o->dtype, src + (o->offset + first) * 2, n, memory);
+    m->o.offset = -first;
+}
+
 /* Prepares operand i (0: A, 1: B) of product g; `memory` receives the f32 or the words that half
-   formats become, where they are not read as they lie. False: out of memory. */
+   formats become, where they are not read as they lie. An image that is to be padded is left to
+   flux__products_pad, unless it becomes words. False: out of memory. */
 static bool flux__matrix_operand(const flux__run *run, const flux__operand *o, int i,
                                  const flux__gemm_job *g, void *memory, flux__matrix *m) {
     const bool widens = flux__is_half(o->dtype) && !g->tiles && !g->pairs;
-    int64_t first = 0, n = 0;
     m->o = *o;
     m->words = m->padded = NULL;
     m->size = o->dtype == FLUX_F64 ? 8 : g->tiles ? 2 : 4;
     m->at = (const char *)run->ptr[m->o.src];
-    if (o->padding && (widens || g->pairs)) {        /* others are padded by flux__products */
+    if (o->padding && g->pairs) {
         const flux__strided_scatter_job pad = flux__padding_job(run, o);
         if (!(m->at = (char *)(m->padded = flux__pad_all(&pad)))) return false;
     }
     if (m->o.gather && g->pairs) {
         if (!flux__gather_pairs(m, i)) return false;
     } else if (m->o.gather) {
-        if (widens) {                     /* of windows, the image */
-            n = flux__operand_span(o, &first);
-            m->at = flux__widen_all(o->dtype, m->at + (o->offset + first) * 2, n, memory);
-            m->o.offset = -first;
-        }
+        if (widens && !o->padding) flux__widen_image(m, o, m->at, memory);
         flux__matrix_map(m, 0, -1);
         flux__matrix_map(m, 1, -1);
         m->row = m->col = 0;

@@ -47,7 +47,7 @@ static void flux__direct_batches(flux__products *p, flux__job *job, int64_t batc
     const flux__kernel *k = job->k;
     const int64_t m = p->g.m, size = d->size;
     char *padded = memory + flux__direct_scratch(d) * size,
-         *results = padded + flux__padded_elements(p) * size;
+         *results = padded + flux__padded_bytes(p);
     int64_t i0, mb = flux__direct_positions(d, part, &i0), ld = p->bare ? m : mb;
     for (int64_t i = batch; i < batch + n; i++) {
         const char *x = flux__batch_image(p, i, padded, part > 0);
@@ -69,7 +69,7 @@ static void flux__direct_task(void *ctx, int64_t task) {
     const int64_t parts = d->parts, some = parts > 1 ? 1 : flux__thin_most(p),
                   end = flux__gemm_min((task + 1) * p->each, p->batches * parts);
     char *memory = (char *)flux__scratch((size_t)((
-        flux__direct_scratch(d) + flux__padded_elements(p) + some * d->most * p->g.n) * d->size));
+        flux__direct_scratch(d) + some * d->most * p->g.n) * d->size + flux__padded_bytes(p)));
     if (!memory) flux__atomic_store32(&p->failed, 1);
     for (int64_t i = task * p->each, n; i < end && memory; i += n) {
         n = parts > 1 ? 1 : flux__thin_some(p, i, end);
@@ -116,9 +116,9 @@ static void flux__depthwise_task(void *ctx, int64_t task) {
     flux__products *p = (flux__products *)ctx;
     const flux__kernel *k = p->job.k;
     const int64_t m = p->g.m, end = flux__gemm_min((task + 1) * p->each, p->batches),
-                  results = p->bare ? 0 : flux__thin_most(p) * m, image = flux__padded_elements(p);
+                  results = p->bare ? 0 : flux__thin_most(p) * m, image = flux__padded_bytes(p);
     float *memory = results + image == 0 ? NULL
-        : (float *)flux__scratch((size_t)(results + image) * sizeof *memory);
+        : (float *)flux__scratch((size_t)(results * (int64_t)sizeof *memory + image));
     char *padded = p->pad && memory ? (char *)(memory + results) : NULL;
     const bool ok = memory || results + image == 0;
     const flux__taps taps = flux__depthwise_taps(&p->a.map[1], p->g.k);
