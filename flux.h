@@ -34246,8 +34246,8 @@ static void flux__emit_unit(flux__emitter *c, const char *name, int64_t n, const
                      c->index, name, c->index, name, (long long)n, name, c->index);
 }
 
-/* Whether all chunks of `chunk` elements along the contiguous side are whole and aligned: of
-   windows, that they lie along one dim, which no padding bounds. */
+/* Whether all chunks of `chunk` elements along the contiguous side are whole and aligned: only one
+   dim has stride 1 (two have it where windows overlap), and of windows no padding bounds it. */
 static bool flux__chunks_fit(const flux__factor *f, int64_t inner, int chunk) {
     const flux__operand *o = f->o;
     bool fit = flux__first_step(f->deep ? &f->in : &f->across) == 1 &&
@@ -34257,7 +34257,7 @@ static bool flux__chunks_fit(const flux__factor *f, int64_t inner, int chunk) {
         const int64_t n = o->shape.dim[d];
         if (n <= 1) continue;
         if (o->stride[d] != 1) fit = o->stride[d] % chunk == 0;
-        else fit = !o->gather || (along++ == 0 && n % chunk == 0);
+        else fit = along++ == 0 && (!o->gather || n % chunk == 0);
         for (int q = 0; q < flux__limits(f) && o->stride[d] == 1; q++)
             fit = fit && o->bounds->of[q].step[d] == 0;
     }
@@ -36406,6 +36406,8 @@ static void flux__emit_attend_fetch(const flux__attend_tile *p, int i, const cha
         turns = p->side * per / p->threads;
     const long long all = (long long)(o->shape.dim[0] / a->heads),
         positions = (long long)o->shape.dim[1];
+    /* e0 goes over the features of keys or of values, whichever are more */
+    const bool beyond = !turned && all < (long long)(a->d > a->dv ? a->d : a->dv);
     const char *const first = turned ? "l0" : "e0";
     char step[40], x[200], f[40];
     if (turned) flux__emit(s, "    {\n    const int i0 = t %% 8 + t / 32 %% %d * 8, "
@@ -36422,7 +36424,7 @@ static void flux__emit_attend_fetch(const flux__attend_tile *p, int i, const cha
     else flux__emit(s, "    const int i = u * %d, n = 0;\n", p->threads / per);
     flux__emit(s, "    const int live = 1");
     if (positions % p->side != 0) flux__emit(s, " && %s + i < %lld", step, positions);
-    if (all % wide != 0) flux__emit(s, " && %s + n < %lld", f, all);
+    if (all % wide != 0 || beyond) flux__emit(s, " && %s + n < %lld", f, all);
     snprintf(x, sizeof x, "at[i * %lld + n]", (long long)o->stride[1]);
     flux__emit(s, ";\n    %s *const into = %s + ", a->T, to);
     if (turned) flux__emit(s, "(AT(n0 + n, i0 / %d) + i0 %% %d + i);\n", p->pack, p->pack);
@@ -36823,8 +36825,10 @@ static void flux__emit_attend_tile(const flux__attend_pass *p, int i, const char
     const int n = i < 2 ? p->n1 : p->n2, pitch = i < 2 ? p->pitch1 : p->pitch2,
         threads = p->warps * p->f->lanes, chunk = 16 / p->size, per = n / chunk,
         step = threads / per;
+    /* rows beyond the operand are not read, but have addresses that must be aligned: a single row's
+       stride may be any */
     const long long d = (long long)(o->shape.dim[0] / p->a->heads),
-        most = (long long)o->shape.dim[1], stride = (long long)o->stride[1];
+        most = (long long)o->shape.dim[1], stride = most > 1 ? (long long)o->stride[1] : 0;
     if (!whole) {
         flux__emit(s, "    for (int e = t; e < %d; e += %d) {\n"
                     "    const int i = e / %d, f = e %% %d;\n", count * n, threads, n, n);
@@ -37258,7 +37262,7 @@ static bool flux__attend_mma_end(const flux__attend_pass *p, unsigned threads, u
     flux__gpu_step *next = &a->c->gk->next;
     const int64_t units = a->heads * a->batch;
     char scale[40];
-    snprintf(scale, sizeof scale, "%.9gf", 1 / sqrt((double)a->d));
+    snprintf(scale, sizeof scale, "%.9ef", 1 / sqrt((double)a->d));
     if (p->forward) flux__emit_attend_mma_result(p);
     if (p->first) flux__emit_attend_mma_store(p, true, scale, p->at1);
     if (p->second && !p->forward) flux__emit_attend_mma_store(p, false, "1.0f", p->at2);

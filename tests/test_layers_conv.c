@@ -299,6 +299,23 @@ TEST(transposed_windows_that_tile) {
     }
 }
 
+/* Windows of every second element and of neighbours: of few channels a product reads them as they lie, and two of their dims have
+   stride 1. */
+TEST(transposed_windows_that_overlap) {
+    for (int i = 0; i < 24; i++) FLUX_SCOPE {
+        const int64_t window = 1 + i % 5, by = 1 + i % 3, wide = 3 + i % 7, in = 1 + i % 2, out = 1 + i / 2 % 4;
+        const flux_dtype t = i % 4 < 2 ? FLUX_F64 : FLUX_F32;
+        flux_tensor *x = flux_eval(flux_to_dtype(flux_floor(flux_mul(flux_rand(wide, in, 2), 9.0)), t)), *w = flux_eval(flux_to_dtype(flux_floor(flux_mul(flux_rand(window, out, in), 9.0)), t));
+        flux_tensor *y = flux_conv_transpose(x, w, .stride = S(by), .outpad = S(by - 1));
+        flux_grads *g = flux_gradient(flux_sum(flux_mul(y, y)), x, w);
+        flux_tensor *cx = flux_cpu(x), *cw = flux_cpu(w), *z = flux_conv_transpose(cx, cw, .stride = S(by), .outpad = S(by - 1));
+        flux_grads *h = flux_gradient(flux_sum(flux_mul(z, z)), cx, cw);
+        CHECK(flux_item(flux_max(flux_abs(flux_sub(flux_cpu(y), z)))) == 0);
+        CHECK(flux_item(flux_max(flux_abs(flux_sub(flux_cpu(flux_grad(g, x)), flux_grad(h, cx))))) == 0);
+        CHECK(flux_item(flux_max(flux_abs(flux_sub(flux_cpu(flux_grad(g, w)), flux_grad(h, cw))))) == 0);
+    }
+}
+
 TEST(conv_of_half_formats_and_empty_batches) {
     flux_layer *m = flux_conv_layer(S(3, 3), 2, 3, flux_relu, .pad = S(1));
     flux_tensor *x = flux_randn(5, 4, 2, 2), *y = flux_call(m, x), *z = flux_call(flux_f16(m), flux_to_dtype(x, FLUX_F16));

@@ -393,6 +393,7 @@ static flux_layer *dropping(double p) {
     return m;
 }
 
+/* batch 0: tensors without that dim */
 typedef struct attend_case { int64_t d, dv, heads, queries, keys, batch; int mask; bool bias, causal; double dropped; } attend_case;
 static const attend_case attend_cases[] = {
     { 2, 3, 1, 1, 1, 1, 0, false, false, 0 },  { 8, 8, 2, 5, 7, 2, 0, false, false, 0 },   { 6, 4, 2, 33, 40, 1, 0, false, true, 0 },
@@ -400,6 +401,9 @@ static const attend_case attend_cases[] = {
     { 8, 4, 4, 9, 70, 1, 3, false, false, 0 }, { 4, 4, 2, 40, 33, 2, 0, true, false, 0 },  { 4, 8, 2, 12, 12, 2, 1, true, true, 0 },
     { 3, 3, 3, 100, 90, 1, 0, true, true, 0 },  { 8, 8, 2, 1, 70, 2, 0, false, true, 0 },   { 5, 5, 1, 37, 130, 2, 0, false, true, 0 },
     { 4, 4, 2, 70, 20, 1, 2, false, true, 0 },  { 4, 4, 2, 50, 33, 2, 0, false, true, 0 },
+    { 1, 1, 2, 5, 9, 2, 0, false, false, 0 },   { 1, 1, 1, 3, 4, 1, 0, false, true, 0 },    { 16, 16, 4, 1, 16, 0, 0, false, false, 0 },
+    { 128, 64, 1, 8, 5, 1, 0, false, true, 0 }, { 64, 160, 1, 9, 6, 1, 0, false, true, 0 }, { 192, 128, 1, 7, 5, 1, 0, false, false, 0 },
+    { 16, 16, 4, 1, 16, 0, 0, false, true, 0 }, { 16, 8, 1, 9, 1, 0, 0, false, false, 0 },  { 16, 16, 1, 20, 1, 0, 0, false, false, 0 },
     { 6, 4, 2, 33, 40, 1, 0, false, true, 0.3 }, { 4, 6, 2, 34, 35, 3, 2, false, false, 0.5 }, { 3, 3, 3, 100, 90, 1, 0, true, true, 0.1 } };
 enum { ATTEND_CASES = sizeof attend_cases / sizeof *attend_cases };
 
@@ -410,14 +414,17 @@ static flux_tensor *mask_of(const attend_case *c) {        /* 1: keys x queries,
     return c->mask ? flux_eval(m) : NULL;
 }
 
+static flux_tensor *without_batch(flux_tensor *x, const attend_case *c) { return c->batch ? x : flux_reshape(x, flux_dim(x, 0), flux_dim(x, 1)); }
 static void attend_as_plain(const attend_case *c, flux_dtype t, double tol) {
-    flux_tensor *q = flux_to_dtype(flux_randn(c->d * c->heads, c->queries, c->batch), t), *k = flux_to_dtype(flux_randn(c->d * c->heads, c->keys, c->batch), t);
-    flux_tensor *v = flux_to_dtype(flux_randn(c->dv * c->heads, c->keys, c->batch), t), *w = flux_randn(c->dv * c->heads, c->queries, c->batch);
+    const int64_t batch = c->batch ? c->batch : 1;
+    flux_tensor *q = flux_to_dtype(flux_randn(c->d * c->heads, c->queries, batch), t), *k = flux_to_dtype(flux_randn(c->d * c->heads, c->keys, batch), t);
+    flux_tensor *v = flux_to_dtype(flux_randn(c->dv * c->heads, c->keys, batch), t), *w = flux_randn(c->dv * c->heads, c->queries, batch);
     flux_tensor *mask = mask_of(c), *bias = c->bias ? flux_randn(c->keys, c->queries, c->heads) : NULL, *all[4] = { q, k, v, w };
     REQUIRE(flux_eval_all(4, all) == 0);
     flux_layer *drop = c->dropped > 0 ? dropping(c->dropped) : NULL;
-    flux_tensor *both = flux_dot_product_attention(q, k, v, .nheads = (int)c->heads, .mask = mask, .bias = bias, .causal = c->causal, .drop = drop);
-    flux_tensor *y = flux_nth(both, 0), *keep = drop ? flux_ne(flux_nth(both, 1), 0.0) : NULL;
+    flux_tensor *both = flux_dot_product_attention(without_batch(q, c), without_batch(k, c), without_batch(v, c), .nheads = (int)c->heads,
+                                                   .mask = mask, .bias = bias, .causal = c->causal, .drop = drop);
+    flux_tensor *y = flux_reshape_with(flux_nth(both, 0), flux_shape_of(w)), *keep = drop ? flux_ne(flux_nth(both, 1), 0.0) : NULL;
     flux_tensor *want = plain_attention(q, k, v, (int)c->heads, mask, bias, c->causal, keep, c->dropped);
     CHECK(flux_dtype_of(y) == t);
     CHECK_NEAR(furthest(y, want), 0, tol);

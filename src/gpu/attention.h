@@ -244,6 +244,8 @@ static void flux__emit_attend_fetch(const flux__attend_tile *p, int i, const cha
         turns = p->side * per / p->threads;
     const long long all = (long long)(o->shape.dim[0] / a->heads),
         positions = (long long)o->shape.dim[1];
+    /* e0 goes over the features of keys or of values, whichever are more */
+    const bool beyond = !turned && all < (long long)(a->d > a->dv ? a->d : a->dv);
     const char *const first = turned ? "l0" : "e0";
     char step[40], x[200], f[40];
     if (turned) flux__emit(s, "    {\n    const int i0 = t %% 8 + t / 32 %% %d * 8, "
@@ -260,7 +262,7 @@ static void flux__emit_attend_fetch(const flux__attend_tile *p, int i, const cha
     else flux__emit(s, "    const int i = u * %d, n = 0;\n", p->threads / per);
     flux__emit(s, "    const int live = 1");
     if (positions % p->side != 0) flux__emit(s, " && %s + i < %lld", step, positions);
-    if (all % wide != 0) flux__emit(s, " && %s + n < %lld", f, all);
+    if (all % wide != 0 || beyond) flux__emit(s, " && %s + n < %lld", f, all);
     snprintf(x, sizeof x, "at[i * %lld + n]", (long long)o->stride[1]);
     flux__emit(s, ";\n    %s *const into = %s + ", a->T, to);
     if (turned) flux__emit(s, "(AT(n0 + n, i0 / %d) + i0 %% %d + i);\n", p->pack, p->pack);

@@ -105,8 +105,10 @@ static void flux__emit_attend_tile(const flux__attend_pass *p, int i, const char
     const int n = i < 2 ? p->n1 : p->n2, pitch = i < 2 ? p->pitch1 : p->pitch2,
         threads = p->warps * p->f->lanes, chunk = 16 / p->size, per = n / chunk,
         step = threads / per;
+    /* rows beyond the operand are not read, but have addresses that must be aligned: a single row's
+       stride may be any */
     const long long d = (long long)(o->shape.dim[0] / p->a->heads),
-        most = (long long)o->shape.dim[1], stride = (long long)o->stride[1];
+        most = (long long)o->shape.dim[1], stride = most > 1 ? (long long)o->stride[1] : 0;
     if (!whole) {
         flux__emit(s, "    for (int e = t; e < %d; e += %d) {\n"
                     "    const int i = e / %d, f = e %% %d;\n", count * n, threads, n, n);
@@ -540,7 +542,7 @@ static bool flux__attend_mma_end(const flux__attend_pass *p, unsigned threads, u
     flux__gpu_step *next = &a->c->gk->next;
     const int64_t units = a->heads * a->batch;
     char scale[40];
-    snprintf(scale, sizeof scale, "%.9gf", 1 / sqrt((double)a->d));
+    snprintf(scale, sizeof scale, "%.9ef", 1 / sqrt((double)a->d));
     if (p->forward) flux__emit_attend_mma_result(p);
     if (p->first) flux__emit_attend_mma_store(p, true, scale, p->at1);
     if (p->second && !p->forward) flux__emit_attend_mma_store(p, false, "1.0f", p->at2);

@@ -234,8 +234,8 @@ static void flux__emit_unit(flux__emitter *c, const char *name, int64_t n, const
                      c->index, name, c->index, name, (long long)n, name, c->index);
 }
 
-/* Whether all chunks of `chunk` elements along the contiguous side are whole and aligned: of
-   windows, that they lie along one dim, which no padding bounds. */
+/* Whether all chunks of `chunk` elements along the contiguous side are whole and aligned: only one
+   dim has stride 1 (two have it where windows overlap), and of windows no padding bounds it. */
 static bool flux__chunks_fit(const flux__factor *f, int64_t inner, int chunk) {
     const flux__operand *o = f->o;
     bool fit = flux__first_step(f->deep ? &f->in : &f->across) == 1 &&
@@ -245,7 +245,7 @@ static bool flux__chunks_fit(const flux__factor *f, int64_t inner, int chunk) {
         const int64_t n = o->shape.dim[d];
         if (n <= 1) continue;
         if (o->stride[d] != 1) fit = o->stride[d] % chunk == 0;
-        else fit = !o->gather || (along++ == 0 && n % chunk == 0);
+        else fit = along++ == 0 && (!o->gather || n % chunk == 0);
         for (int q = 0; q < flux__limits(f) && o->stride[d] == 1; q++)
             fit = fit && o->bounds->of[q].step[d] == 0;
     }
