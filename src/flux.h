@@ -328,7 +328,7 @@
                 conv norms losses metrics ctc update schedules average train loops
      files/     gzip sources idx npy csv table safetensors tensors npz images folders torch
      text/      dot tensors models summary profile formulas formula_reader own_operations export_words
-                export_fused export_products export_whole export
+                export_fused export_whole export_products export
      dist/      mpi_library mpi window nccl_library comm handshakes nccl messages replay collectives
                 model optimiser
 */
@@ -550,8 +550,8 @@
 #include "text/own_operations.h"
 #include "text/export_words.h"
 #include "text/export_fused.h"
-#include "text/export_products.h"
 #include "text/export_whole.h"
+#include "text/export_products.h"
 #include "text/export.h"
 #include "dist/mpi_library.h"
 #include "dist/mpi.h"

@@ -2,11 +2,13 @@
 #define FLUX__TEXT_EXPORT_PRODUCTS_H
 #include "../base/platform.h"
 #include "../base/text.h"
+#include "../base/dtypes.h"
 #include "../schedule/kernel.h"
 #include "../schedule/analysis.h"
 #include "../schedule/spelling.h"
 #include "export_words.h"
 #include "export_fused.h"
+#include "export_whole.h"
 
 /* ---------------------------------------------------------------------- text/export_products.h
    A matrix product as a C function. One operand is the rows' side, whose elements
@@ -70,11 +72,28 @@ static void flux__net_offset(flux__sink *s, const flux__axes *x, const char *var
     }
 }
 
+/* Pads the image of operand 0 in $_scratch, as `padded`. */
+static void flux__net_pad(flux__net_kernel *c) {
+    const flux__operand *o = &c->k->operand[0];
+    const flux__padding *pad = o->padding;
+    const flux_tensor *t = c->g->node[pad->node];
+    const int64_t floats = flux__size(t) * (int64_t)flux__dtypes[t->dtype].size / 4;
+    if (c->scratch < floats) c->scratch = floats;
+    flux__net_declare(c, 'a', 0, o->dtype, o->src, pad->offset);
+    flux__putf(&c->s, "%s *const padded = (%s *)(void *)$_scratch;\n", flux__dtype_types[o->dtype],
+               flux__dtype_types[o->dtype]);
+    flux__net_scatter(c, t, "padded", &pad->shape, pad->stride);
+}
+
 /* Declares p0 or p1: where an operand's matrix of this batch begins. */
 static void flux__net_matrix(flux__net_kernel *c, int which) {
     flux__operand o = c->k->operand[which];
-    flux__net_operand(c, which);
-    flux__putf(&c->s, "const %s *@_R p%d = a%d", flux__dtype_types[o.dtype], which, which);
+    flux__putf(&c->s, "const %s *@_R p%d = ", flux__dtype_types[o.dtype], which);
+    if (o.padding) flux__putf(&c->s, "padded + %lld", (long long)o.offset);
+    else {
+        flux__net_operand(c, which);
+        flux__putf(&c->s, "a%d", which);
+    }
     for (int d = 2; d < FLUX_MAX_DIMS; d++) {
         flux__axes x;
         char var[16];
@@ -276,6 +295,7 @@ static void flux__net_product(flux__net_kernel *c) {
     const flux__net_factor *v = flux__net_is_rows(&a, &b) ? &a : &b, *u = v == &a ? &b : &a;
     const flux__axes *x = &v->across;
     int opened = 0;
+    if (k->operand[0].padding) flux__net_pad(c);
     for (int d = FLUX_MAX_DIMS - 1; d >= 2; d--) {
         if (k->full[d] == 1) continue;
         flux__putf(&c->s, "for (int b%d = 0; b%d < %lld; b%d++) {\n", d, d, (long long)k->full[d],

@@ -79,17 +79,23 @@ static void flux__net_cat(flux__net_kernel *c, const flux_tensor *t) {
     }
 }
 
-static void flux__net_spread(flux__net_kernel *c, const flux_tensor *t) {
-    const flux__operand *o = &c->k->operand[0];
+/* Fills `name` with the spread t of a0, whose layout is given. */
+static void flux__net_scatter(flux__net_kernel *c, const flux_tensor *t, const char *name,
+                              const flux_shape *s, const int64_t *step) {
     char to[32];
-    flux__net_result(c, t);
-    flux__putf(&c->s, "for (int i = 0; i < %lld; i++) y0[i] = ", (long long)flux__size(t));
+    flux__putf(&c->s, "for (int i = 0; i < %lld; i++) %s[i] = ", (long long)flux__size(t), name);
     flux__put_c_number(&c->s, flux__class_of(t->dtype), t->arg.i[1] ? 0 : t->arg.num);
     flux__put(&c->s, ";\n");
     snprintf(to, sizeof to, "%lld", (long long)t->rel);
-    if (flux__count(&o->shape) == 0) return;
-    flux__net_operand(c, 0);
-    flux__net_copy(c, &o->shape, "y0", to, t->stride, "a0", "0", o->stride, t->arg.i[1] != 0);
+    if (!flux__count(s)) return;
+    flux__net_copy(c, s, name, to, t->stride, "a0", "0", step, t->arg.i[1] != 0);
+}
+
+static void flux__net_spread(flux__net_kernel *c, const flux_tensor *t) {
+    const flux__operand *o = &c->k->operand[0];
+    flux__net_result(c, t);
+    if (flux__count(&o->shape)) flux__net_operand(c, 0);
+    flux__net_scatter(c, t, "y0", &o->shape, o->stride);
 }
 
 /* Gather and scatter_add: for each index a slice, the dims but `dim`, is copied or added. */
