@@ -29873,10 +29873,10 @@ static void flux__half_few_task(void *ctx, int worker, int64_t number) {
     flux__scratch_done(c);
 }
 
-/* Multiplies a matrix of a half format, whose columns are contiguous, by few columns: the matrix
-   is read as it lies, which takes half of the memory's time that an f32 takes, and converted where
-   it is multiplied. The sums are those of the product of f32. False, and nothing is done: it is
-   another product, or a small one. */
+/* Multiplies a matrix of a half format, whose columns are contiguous, by few columns, or several of
+   them by one column each: the matrix is read as it lies, which takes half of the memory's time
+   that an f32 takes, and converted where it is multiplied. The sums are those of the product of
+   f32. False, and nothing is done: it is another product, or a small one. */
 static bool flux__run_half_few(flux__products *p) {
     const flux__operand *o = p->job.k->operand;
     flux__half_few v = { p, NULL, flux__gemm_kernels(false, false), NULL, 0, 0, 0, NULL };
@@ -29886,22 +29886,30 @@ static bool flux__run_half_few(flux__products *p) {
         (double)m * (double)(n * k) > 4e5 ? flux__num_threads() : 1;
     if (n == 1) v.vector = flux__half_vector_kernel(o[0].dtype);
     const bool few = n <= FLUX__GEMM_FEW && !p->g.tiles && !p->g.pairs && o[1].shape.ndim > 1;
-    if (!(n == 1 ? v.vector != NULL : few) || p->batches > 1 ||
+    if (!(n == 1 ? v.vector != NULL : few && p->batches == 1) ||
         !flux__is_half(o[0].dtype) || !flux__is_half(o[1].dtype) || o[0].shape.ndim < 2 ||
         o[0].gather || o[1].gather || o[0].stride[0] != 1 || o[0].stride[1] < m || m < 16 ||
         m * k < 4096) return false;
+    /* small ones are shared out whole */
+    if (p->batches > 1 && threads < flux__num_threads()) return false;
     g.k = k, g.a_row = 1, g.a_col = m, g.b_row = 1, g.b_col = k;
     flux__gemm_plan_for(&plan, false, &g);
     if (n > 1 && (plan.flip || flux__gemm_by_inner(&plan, &g) != 1)) return false;
     p->g.k = k;
     v.chunk = plan.chunk, v.each = threads > 1 ? flux__gemm_up(m / (2 * threads) + 1, 64) : m;
-    v.a = (const uint16_t *)(const void *)flux__operand_ptr(p->job.run, &o[0]);
     v.a_col = o[0].stride[1], v.x = (float *)flux__scratch((size_t)(k * n) * sizeof *v.x);
     if (!v.x) return p->failed = 1, true;
-    for (int64_t j = 0; j < n; j++)
-        flux__load(FLUX__F32C, v.x + j * k, o[1].dtype, flux__operand_ptr(p->job.run, &o[1]) +
-                   (n > 1 ? j * o[1].stride[1] * 2 : 0), o[1].stride[0], k);
-    flux__parallel_workers((m + v.each - 1) / v.each, flux__half_few_task, &v);
+    for (int64_t i = 0; i < p->batches; i++) {
+        const char *src[2];
+        for (int side = 0; side < 2; side++)
+            src[side] = (const char *)p->job.run->ptr[o[side].src] +
+                        flux__batch_offset(p->job.k, &o[side], i) * 2;
+        v.a = (const uint16_t *)(const void *)src[0], p->job.batch = i;
+        for (int64_t j = 0; j < n; j++)
+            flux__load(FLUX__F32C, v.x + j * k, o[1].dtype,
+                       src[1] + (n > 1 ? j * o[1].stride[1] * 2 : 0), o[1].stride[0], k);
+        flux__parallel_workers((m + v.each - 1) / v.each, flux__half_few_task, &v);
+    }
     flux__scratch_done(v.x);
     return true;
 }

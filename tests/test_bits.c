@@ -976,6 +976,21 @@ TEST(products_of_views_of_many_dims) {
     }
 }
 
+/* Matrices of half formats, one or several, by one column and few: as they are in f32, rounded. */
+TEST(half_formats_by_few_columns_are_those_of_float32) {
+    ONLY_ON_CPU();
+    flux_seed(10), dice_state = 10;
+    for (int i = 0; i < 200; i++) FLUX_SCOPE {
+        const flux_dtype t = dice(2) ? FLUX_BF16 : FLUX_F16;
+        const int64_t m = 16 + (int64_t)dice(dice(4) ? 200 : 9000), k = 4096 / m + 1 + (int64_t)dice(50), batch = 1 + (int64_t)dice(4), n = dice(3) ? 1 : t == FLUX_F16 ? 1 + (int64_t)dice(4) : 1;
+        flux_tensor *a = flux_eval(flux_to_dtype(flux_randn(m, k, batch), t)), *b = flux_eval(flux_to_dtype(flux_randn(k, n, dice(2) ? batch : 1), t));
+        flux_threads(1 + (int)dice(3));
+        flux_tensor *y = flux_eval(flux_matmul(a, b)), *z = flux_eval(flux_matmul(flux_eval(flux_to_dtype(a, FLUX_F32)), flux_eval(flux_to_dtype(b, FLUX_F32))));
+        if (!CHECK(same_elements(y, flux_eval(flux_to_dtype(z, t))))) fprintf(stderr, "    %d x %d x %d, %d\n", (int)m, (int)k, (int)n, (int)batch);
+    }
+    flux_threads(0);
+}
+
 /* ------------------------------------------------------------------ padding */
 
 /* A random image, perhaps a view of one in another order, or a part of a larger one. */
