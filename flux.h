@@ -11473,6 +11473,19 @@ FLUX_DEF flux_tensor *flux_conv_transpose_with(flux_conv_opts o) {
     return flux__reveal(h, y);
 }
 
+/* What y only has in other places, where y is a transposed convolution whose windows tile the
+   result: the product, [positions..., window..., channels, batch]. NULL: y is another tensor. */
+static flux_tensor *flux__tiled_by(const flux_tensor *y) {
+    return y->op == FLUX__AS_STRIDED_SCATTER && y->nin && !y->arg.i[1] &&
+           flux__size(y) == flux__size(y->in[0]) ? y->in[0] : NULL;
+}
+
+/* x, of the shape of flux__tiled_by(y), with its elements in the places that they have in y. */
+static flux_tensor *flux__tile_as(flux_tensor *x, const flux_tensor *y) {
+    flux_shape s = flux__dims(y);
+    return flux__as_strided_scatter(x, &s, y->rel, y->stride, 0, false);
+}
+
 /* The window view of a pooling's input, padded with value. *mask, 0 so far, becomes the window's
    dims in it, *at the result's shape. Where windows tile the image, they are the image itself with
    each dim divided in two; the gradient of that reshape needs no scatter. */
@@ -24638,6 +24651,22 @@ static FLUX__O2 void flux__interleave_words(float *dst, const float *a, const fl
     for (; n > 0; n--, dst += 2) memcpy(dst, a++, 4), memcpy(dst + 1, b++, 4);
 }
 
+/* The same of halves. */
+static FLUX__O2 void flux__interleave_halves(uint16_t *dst, const uint16_t *a, const uint16_t *b,
+                                             int64_t n) {
+#if FLUX__GEMM_VECTORS
+    typedef uint16_t V __attribute__((vector_size(16)));
+    for (; n >= 8; n -= 8, dst += 16, a += 8, b += 8) {
+        V v, w, low, high;
+        memcpy(&v, a, sizeof v), memcpy(&w, b, sizeof w);
+        FLUX__SHUFFLE(low, v, w, V, 0, 8, 1, 9, 2, 10, 3, 11)
+        FLUX__SHUFFLE(high, v, w, V, 4, 12, 5, 13, 6, 14, 7, 15)
+        memcpy(dst, &low, sizeof low), memcpy(dst + 8, &high, sizeof high);
+    }
+#endif
+    for (; n > 0; n--, dst += 2) dst[0] = *a++, dst[1] = *b++;
+}
+
 /* Adds n floats, ss apart, to those at dst, ds apart. */
 static FLUX__O2 void flux__add_words(float *dst, int64_t ds, const float *src, int64_t ss,
                                      int64_t n) {
@@ -24719,28 +24748,47 @@ static bool flux__repeats(const flux_shape *s, const int64_t *ds, const int64_t 
     return s->ndim > 1 && !ss[0] && ds[0] == 1 && ss[1] == 1 && ds[1] == s->dim[0];
 }
 
+/* Whether every second element of a row that is written is one of the first dim, and those between
+   are the third dim's other half, as of windows two wide that tile an image. */
+static bool flux__tiles_by_two(const flux_shape *s, const int64_t *ds, const int64_t *ss) {
+    return s->ndim > 2 && ds[0] == 2 && ss[0] == 1 && s->dim[2] == 2 && ds[2] == 1;
+}
+
+/* Copies words, or halves, between two such layouts: both halves of a row are written together. */
+static void flux__interleave_image(const flux_shape *s, char *dst, const int64_t *ds,
+                                   const char *src, const int64_t *ss, size_t size) {
+    int64_t at[FLUX_MAX_DIMS] = { 0 }, to = 0, from = 0;
+    do {
+        for (int64_t i = 0; i < s->dim[1]; i++) {
+            char *y = dst + (size_t)(to + i * ds[1]) * size;
+            const char *x = src + (ptrdiff_t)(from + i * ss[1]) * (ptrdiff_t)size,
+                       *next = x + (ptrdiff_t)ss[2] * (ptrdiff_t)size;
+            if (size == 4)
+                flux__interleave_words((float *)(void *)y, (const float *)(const void *)x,
+                                       (const float *)(const void *)next, s->dim[0]);
+            else flux__interleave_halves((uint16_t *)(void *)y, (const uint16_t *)(const void *)x,
+                                         (const uint16_t *)(const void *)next, s->dim[0]);
+        }
+    } while (flux__next_place(s, 3, at, &to, ds, &from, ss));
+}
+
 /* Copies 32-bit words or adds floats between two layouts of at least two dims, two dims in one
-   loop. Where every second word of a row is one of the first dim and those between are the third
-   dim's other half, as windows two wide that tile an image, both are written together. */
+   loop. */
 static void flux__copy_image(const flux_shape *s, char *dst, const int64_t *ds, const char *src,
                              const int64_t *ss, bool add) {
     void (*row)(float *, int64_t, const float *, int64_t, int64_t) = add ? flux__add_words :
         flux__copy_words;
     int64_t at[FLUX_MAX_DIMS] = { 0 }, to = 0, from = 0;
     const bool windows = add && s->ndim > 2 && s->dim[0] < 8;
-    const bool pairs = !add && s->ndim > 2 && ds[0] == 2 && ss[0] == 1 && s->dim[2] == 2 &&
-                       ds[2] == 1;
     const bool repeats = !add && flux__repeats(s, ds, ss);
     for (;;) {
         float *y = (float *)(void *)dst + to;
         const float *x = (const float *)(const void *)src + from;
         if (windows) flux__add_windows(s->dim, y, ds, x, ss);
         if (repeats) flux__repeat_words(y, x, s->dim[0], s->dim[1]);
-        for (int64_t i = 0; i < s->dim[1] && pairs; i++)
-            flux__interleave_words(y + i * ds[1], x + i * ss[1], x + i * ss[1] + ss[2], s->dim[0]);
-        for (int64_t i = 0; i < s->dim[1] && !windows && !repeats && !pairs; i++)
+        for (int64_t i = 0; i < s->dim[1] && !windows && !repeats; i++)
             row(y + i * ds[1], ds[0], x + i * ss[1], ss[0], s->dim[0]);
-        if (!flux__next_place(s, windows || pairs ? 3 : 2, at, &to, ds, &from, ss)) return;
+        if (!flux__next_place(s, windows ? 3 : 2, at, &to, ds, &from, ss)) return;
     }
 }
 
@@ -24753,6 +24801,10 @@ static void flux__copy_elements(int t, const flux_shape *s, char *dst, const int
     const bool repeats = !add && flux__repeats(s, ds, ss),
                down = repeats || (!add && s->ndim > 1 && n < 16 && s->dim[1] > n);
     if (flux__count(s) == 0) return;
+    if (!add && (size == 4 || size == 2) && flux__tiles_by_two(s, ds, ss)) {
+        flux__interleave_image(s, dst, ds, src, ss, (size_t)size);
+        return;
+    }
     if ((add ? t == FLUX_F32 : size == 4) && s->ndim > 1) {
         flux__copy_image(s, dst, ds, src, ss, add);
         return;
@@ -47526,6 +47578,16 @@ static flux_tensor *flux__by_channel(flux_tensor *v, int ndim) {
     return flux_reshape_with(v, s);
 }
 
+/* A convolution layer's bias along the columns of its product, which has so many taps for each
+   channel. */
+static flux_tensor *flux__bias_of_taps(const flux__conv_layer *m, int64_t taps) {
+    if (taps == 1) return flux_reshape(m->bias, 1, -1, m->groups);
+    const int64_t each = flux__size(m->bias) / m->groups;
+    flux_tensor *b = flux_broadcast_to(flux_reshape(m->bias, 1, each, m->groups), taps, each,
+                                       m->groups);
+    return flux_reshape(b, 1, taps * each, m->groups);
+}
+
 /* Calls a convolution layer on x, spatial dims x in x batch, by the operation f; `transposed`: a
    ConvTranspose, whose weight has the channels of x in its last dim. */
 static flux_tensor *flux__conv_run(flux_layer *self, flux_tensor *x, flux__convolve_fn f,
@@ -47545,12 +47607,15 @@ static flux_tensor *flux__conv_run(flux_layer *self, flux_tensor *x, flux__convo
     if (transposed) o.outpad = flux__shape(m->outpad, nd);
     o.groups = m->groups;
     /* bias and activation in the shape of the product, so that they run as its epilogue */
-    flux_tensor *y = f(o), *z = y ? flux_reshape(y, flux__product(y->dim, nd),
-                                                 y->dim[nd] / m->groups, m->groups, y->dim[nd + 1])
-                                  : NULL;
-    if (z && m->bias) z = flux_add(z, flux_reshape(m->bias, 1, -1, m->groups));
+    flux_tensor *y = f(o), *tiles = transposed && y ? flux__tiled_by(y) : NULL,
+                *of = tiles ? tiles : y;
+    const int64_t taps = tiles ? flux__product(m->w.size, nd) : 1;
+    flux_tensor *z = y ? flux_reshape(of, flux__product(of->dim, nd), taps * y->dim[nd] / m->groups,
+                                      m->groups, y->dim[nd + 1]) : NULL;
+    if (z && m->bias) z = flux_add(z, flux__bias_of_taps(m, taps));
     z = flux__activate(m->activation, z);
-    return z ? flux_reshape_with(z, flux__dims(y)) : NULL;
+    z = z ? flux_reshape_with(z, flux__dims(of)) : NULL;
+    return z && tiles ? flux__tile_as(z, y) : z;
 }
 
 static flux_tensor *flux__conv_call(flux_layer *self, flux_tensor *x) {

@@ -286,16 +286,43 @@ TEST(few_channels_of_many_shapes) {
     }
 }
 
-/* Windows that tile an image, two wide or not: in f32, whose words are written in pairs, as in f64; of whole numbers, so that both are exact. */
+/* Windows that tile an image, two wide or not: in f32 and half formats, which are written in pairs, as in f64; of whole numbers, so
+   that all are exact. */
 TEST(transposed_windows_that_tile) {
-    for (int wide = 1; wide <= 21; wide++) FLUX_SCOPE {
+    for (int i = 1; i <= 63; i++) FLUX_SCOPE {
+        const int wide = (i + 2) / 3;
+        const flux_dtype t = i % 3 == 0 ? FLUX_F32 : i % 3 == 1 ? FLUX_BF16 : FLUX_F16;
         const int window = 1 + wide % 3, high = 1 + wide % 4;
         flux_tensor *x = flux_eval(flux_floor(flux_mul(flux_rand(wide, high, 3, 2), 9.0))), *w = flux_eval(flux_floor(flux_mul(flux_rand(2, window, 4, 3), 9.0)));
-        flux_tensor *y = flux_conv_transpose(x, w, .stride = S(2, window)), *z = flux_conv_transpose(flux_to_dtype(x, FLUX_F64), flux_to_dtype(w, FLUX_F64), .stride = S(2, window));
+        flux_tensor *y = flux_to_dtype(flux_eval(flux_conv_transpose(flux_to_dtype(x, t), flux_to_dtype(w, t), .stride = S(2, window))), FLUX_F32), *z = flux_conv_transpose(flux_to_dtype(x, FLUX_F64), flux_to_dtype(w, FLUX_F64), .stride = S(2, window));
         const float *p = flux_floats(flux_eval(y)), *q = flux_floats(flux_eval(flux_to_dtype(z, FLUX_F32)));
         REQUIRE(p && q && SHAPE_IS(flux_shape_of(y), 2 * wide, window * high, 4, 2));
         CHECK(!memcmp(p, q, (size_t)flux_len(y) * sizeof *p));
         CHECK(flux_item(flux_sum(y)) > 0);
+    }
+}
+
+/* A layer whose windows tile adds its bias before elements go to their places: the same as behind it, and its gradients, too. */
+TEST(transposed_layers_that_tile) {
+    for (int i = 0; i < 12; i++) FLUX_SCOPE {
+        const int groups = 1 + i % 2, nd = 1 + i % 3;
+        const int64_t window = 1 + i % 4, in = 2 * groups, out = 3 * groups;
+        const flux_dtype t = i % 5 == 4 ? FLUX_BF16 : FLUX_F32;
+        const flux_shape each = nd == 1 ? S(window) : nd == 2 ? S(window, 2) : S(2, window, 3);
+        flux_layer *m = flux_conv_transpose_layer(each, in, out, flux_tanh, .stride = each, .groups = groups);
+        REQUIRE(m);
+        flux_set_param(m, "bias", flux_randn(out));
+        if (t == FLUX_BF16) m = flux_bf16(m);
+        flux_tensor *x = flux_eval(flux_to_dtype(nd == 1 ? flux_randn(5, in, 3) : nd == 2 ? flux_randn(5, 4, in, 3) : flux_randn(4, 3, 2, in, 2), t));
+        flux_tensor *w = flux_weight(m), *b = flux_param(m, "bias"), *y = flux_call(m, x);
+        flux_shape along = flux_shape_of(y);
+        for (int d = 0; d < along.ndim; d++) along.dim[d] = d == nd ? out : 1;
+        flux_tensor *z = flux_tanh(flux_add(flux_eval(flux_conv_transpose(x, w, .stride = each, .groups = groups)), flux_reshape_with(b, along)));
+        CHECK(flux_len(y) == flux_len(z) && flux_item(flux_max(flux_abs(flux_sub(flux_to_dtype(y, FLUX_F32), flux_to_dtype(z, FLUX_F32))))) == 0);
+        flux_tensor *of = flux_eval(flux_to_dtype(flux_randn_with(flux_shape_of(y), FLUX_F32), t));
+        flux_grads *g = flux_gradient(flux_sum(flux_mul(y, of)), x, w, b), *h = flux_gradient(flux_sum(flux_mul(flux_tanh(flux_add(flux_conv_transpose(x, w, .stride = each, .groups = groups), flux_reshape_with(b, along))), of)), x, w, b);
+        flux_tensor *all[3] = { x, w, b };
+        for (int k = 0; k < 3; k++) CHECK_NEAR(flux_item(flux_max(flux_abs(flux_sub(flux_to_dtype(flux_grad(g, all[k]), FLUX_F32), flux_to_dtype(flux_grad(h, all[k]), FLUX_F32))))), 0, t == FLUX_BF16 ? 0.3 : 2e-5);
     }
 }
 

@@ -67,6 +67,22 @@ static FLUX__O2 void flux__interleave_words(float *dst, const float *a, const fl
     for (; n > 0; n--, dst += 2) memcpy(dst, a++, 4), memcpy(dst + 1, b++, 4);
 }
 
+/* The same of halves. */
+static FLUX__O2 void flux__interleave_halves(uint16_t *dst, const uint16_t *a, const uint16_t *b,
+                                             int64_t n) {
+#if FLUX__GEMM_VECTORS
+    typedef uint16_t V __attribute__((vector_size(16)));
+    for (; n >= 8; n -= 8, dst += 16, a += 8, b += 8) {
+        V v, w, low, high;
+        memcpy(&v, a, sizeof v), memcpy(&w, b, sizeof w);
+        FLUX__SHUFFLE(low, v, w, V, 0, 8, 1, 9, 2, 10, 3, 11)
+        FLUX__SHUFFLE(high, v, w, V, 4, 12, 5, 13, 6, 14, 7, 15)
+        memcpy(dst, &low, sizeof low), memcpy(dst + 8, &high, sizeof high);
+    }
+#endif
+    for (; n > 0; n--, dst += 2) dst[0] = *a++, dst[1] = *b++;
+}
+
 /* Adds n floats, ss apart, to those at dst, ds apart. */
 static FLUX__O2 void flux__add_words(float *dst, int64_t ds, const float *src, int64_t ss,
                                      int64_t n) {
@@ -148,28 +164,47 @@ static bool flux__repeats(const flux_shape *s, const int64_t *ds, const int64_t 
     return s->ndim > 1 && !ss[0] && ds[0] == 1 && ss[1] == 1 && ds[1] == s->dim[0];
 }
 
+/* Whether every second element of a row that is written is one of the first dim, and those between
+   are the third dim's other half, as of windows two wide that tile an image. */
+static bool flux__tiles_by_two(const flux_shape *s, const int64_t *ds, const int64_t *ss) {
+    return s->ndim > 2 && ds[0] == 2 && ss[0] == 1 && s->dim[2] == 2 && ds[2] == 1;
+}
+
+/* Copies words, or halves, between two such layouts: both halves of a row are written together. */
+static void flux__interleave_image(const flux_shape *s, char *dst, const int64_t *ds,
+                                   const char *src, const int64_t *ss, size_t size) {
+    int64_t at[FLUX_MAX_DIMS] = { 0 }, to = 0, from = 0;
+    do {
+        for (int64_t i = 0; i < s->dim[1]; i++) {
+            char *y = dst + (size_t)(to + i * ds[1]) * size;
+            const char *x = src + (ptrdiff_t)(from + i * ss[1]) * (ptrdiff_t)size,
+                       *next = x + (ptrdiff_t)ss[2] * (ptrdiff_t)size;
+            if (size == 4)
+                flux__interleave_words((float *)(void *)y, (const float *)(const void *)x,
+                                       (const float *)(const void *)next, s->dim[0]);
+            else flux__interleave_halves((uint16_t *)(void *)y, (const uint16_t *)(const void *)x,
+                                         (const uint16_t *)(const void *)next, s->dim[0]);
+        }
+    } while (flux__next_place(s, 3, at, &to, ds, &from, ss));
+}
+
 /* Copies 32-bit words or adds floats between two layouts of at least two dims, two dims in one
-   loop. Where every second word of a row is one of the first dim and those between are the third
-   dim's other half, as windows two wide that tile an image, both are written together. */
+   loop. */
 static void flux__copy_image(const flux_shape *s, char *dst, const int64_t *ds, const char *src,
                              const int64_t *ss, bool add) {
     void (*row)(float *, int64_t, const float *, int64_t, int64_t) = add ? flux__add_words :
         flux__copy_words;
     int64_t at[FLUX_MAX_DIMS] = { 0 }, to = 0, from = 0;
     const bool windows = add && s->ndim > 2 && s->dim[0] < 8;
-    const bool pairs = !add && s->ndim > 2 && ds[0] == 2 && ss[0] == 1 && s->dim[2] == 2 &&
-                       ds[2] == 1;
     const bool repeats = !add && flux__repeats(s, ds, ss);
     for (;;) {
         float *y = (float *)(void *)dst + to;
         const float *x = (const float *)(const void *)src + from;
         if (windows) flux__add_windows(s->dim, y, ds, x, ss);
         if (repeats) flux__repeat_words(y, x, s->dim[0], s->dim[1]);
-        for (int64_t i = 0; i < s->dim[1] && pairs; i++)
-            flux__interleave_words(y + i * ds[1], x + i * ss[1], x + i * ss[1] + ss[2], s->dim[0]);
-        for (int64_t i = 0; i < s->dim[1] && !windows && !repeats && !pairs; i++)
+        for (int64_t i = 0; i < s->dim[1] && !windows && !repeats; i++)
             row(y + i * ds[1], ds[0], x + i * ss[1], ss[0], s->dim[0]);
-        if (!flux__next_place(s, windows || pairs ? 3 : 2, at, &to, ds, &from, ss)) return;
+        if (!flux__next_place(s, windows ? 3 : 2, at, &to, ds, &from, ss)) return;
     }
 }
 
@@ -182,6 +217,10 @@ static void flux__copy_elements(int t, const flux_shape *s, char *dst, const int
     const bool repeats = !add && flux__repeats(s, ds, ss),
                down = repeats || (!add && s->ndim > 1 && n < 16 && s->dim[1] > n);
     if (flux__count(s) == 0) return;
+    if (!add && (size == 4 || size == 2) && flux__tiles_by_two(s, ds, ss)) {
+        flux__interleave_image(s, dst, ds, src, ss, (size_t)size);
+        return;
+    }
     if ((add ? t == FLUX_F32 : size == 4) && s->ndim > 1) {
         flux__copy_image(s, dst, ds, src, ss, add);
         return;

@@ -466,6 +466,19 @@ FLUX_DEF flux_tensor *flux_conv_transpose_with(flux_conv_opts o) {
     return flux__reveal(h, y);
 }
 
+/* What y only has in other places, where y is a transposed convolution whose windows tile the
+   result: the product, [positions..., window..., channels, batch]. NULL: y is another tensor. */
+static flux_tensor *flux__tiled_by(const flux_tensor *y) {
+    return y->op == FLUX__AS_STRIDED_SCATTER && y->nin && !y->arg.i[1] &&
+           flux__size(y) == flux__size(y->in[0]) ? y->in[0] : NULL;
+}
+
+/* x, of the shape of flux__tiled_by(y), with its elements in the places that they have in y. */
+static flux_tensor *flux__tile_as(flux_tensor *x, const flux_tensor *y) {
+    flux_shape s = flux__dims(y);
+    return flux__as_strided_scatter(x, &s, y->rel, y->stride, 0, false);
+}
+
 /* The window view of a pooling's input, padded with value. *mask, 0 so far, becomes the window's
    dims in it, *at the result's shape. Where windows tile the image, they are the image itself with
    each dim divided in two; the gradient of that reshape needs no scatter. */

@@ -99,6 +99,16 @@ static flux_tensor *flux__by_channel(flux_tensor *v, int ndim) {
     return flux_reshape_with(v, s);
 }
 
+/* A convolution layer's bias along the columns of its product, which has so many taps for each
+   channel. */
+static flux_tensor *flux__bias_of_taps(const flux__conv_layer *m, int64_t taps) {
+    if (taps == 1) return flux_reshape(m->bias, 1, -1, m->groups);
+    const int64_t each = flux__size(m->bias) / m->groups;
+    flux_tensor *b = flux_broadcast_to(flux_reshape(m->bias, 1, each, m->groups), taps, each,
+                                       m->groups);
+    return flux_reshape(b, 1, taps * each, m->groups);
+}
+
 /* Calls a convolution layer on x, spatial dims x in x batch, by the operation f; `transposed`: a
    ConvTranspose, whose weight has the channels of x in its last dim. */
 static flux_tensor *flux__conv_run(flux_layer *self, flux_tensor *x, flux__convolve_fn f,
@@ -118,12 +128,15 @@ static flux_tensor *flux__conv_run(flux_layer *self, flux_tensor *x, flux__convo
     if (transposed) o.outpad = flux__shape(m->outpad, nd);
     o.groups = m->groups;
     /* bias and activation in the shape of the product, so that they run as its epilogue */
-    flux_tensor *y = f(o), *z = y ? flux_reshape(y, flux__product(y->dim, nd),
-                                                 y->dim[nd] / m->groups, m->groups, y->dim[nd + 1])
-                                  : NULL;
-    if (z && m->bias) z = flux_add(z, flux_reshape(m->bias, 1, -1, m->groups));
+    flux_tensor *y = f(o), *tiles = transposed && y ? flux__tiled_by(y) : NULL,
+                *of = tiles ? tiles : y;
+    const int64_t taps = tiles ? flux__product(m->w.size, nd) : 1;
+    flux_tensor *z = y ? flux_reshape(of, flux__product(of->dim, nd), taps * y->dim[nd] / m->groups,
+                                      m->groups, y->dim[nd + 1]) : NULL;
+    if (z && m->bias) z = flux_add(z, flux__bias_of_taps(m, taps));
     z = flux__activate(m->activation, z);
-    return z ? flux_reshape_with(z, flux__dims(y)) : NULL;
+    z = z ? flux_reshape_with(z, flux__dims(of)) : NULL;
+    return z && tiles ? flux__tile_as(z, y) : z;
 }
 
 static flux_tensor *flux__conv_call(flux_layer *self, flux_tensor *x) {
