@@ -10502,7 +10502,9 @@ FLUX_DEF flux_tensor *flux_topk(flux_tensor *x, int64_t k, int dim) {
 
 /* The numbers below n in random order. */
 FLUX_DEF flux_tensor *flux_randperm(int64_t n) {
-    if (n < 0) return (flux_tensor *)flux__fail("randperm: %lld numbers", (long long)n);
+    if (n < 0 || n > UINT32_MAX)
+        return (flux_tensor *)flux__fail("randperm: %lld numbers, which is not within 0 to %lld",
+                                         (long long)n, (long long)UINT32_MAX);
     int h = flux__hide_in("randperm");
     flux_tensor *u = flux_rand_with(flux__shape(&n, 1), FLUX_F64);
     return flux__reveal(h, u ? flux__sorted_order("randperm", u, 0, false) : NULL);
@@ -44652,7 +44654,8 @@ static bool flux__check_hyper(const char *call, const flux_rule_opts *o, int h) 
     double v = flux__hyper(o, h);
     const flux__hyper_row *row = &flux__hypers[h];
     if (v >= row->least && v <= row->most) return true;
-    return FLUX__REFUSE("%s: %s is %g, but must be %s", call, row->name, v, row->want);
+    return FLUX__REFUSE("%s: %s is %g, but must be %s", call, row->name, v,
+                        isinf(v) && v > 0 ? "a finite number" : row->want);
 }
 
 /* Checks couple (AdamW), centred (RMSProp), global (ClipNorm); sets the default of couple. */
@@ -45200,12 +45203,12 @@ static void flux__adjust_slot(flux_tensor **slot, const char *path, bool trained
 }
 
 FLUX_DEF int flux_adjust_part_with(flux_state *s, flux_layer *part, flux_rule_opts o) {
-    if (!s || !part) return flux__null("adjust_layer", s ? "part" : "state", NULL), -1;
-    if (!flux__check_adjust(s, "adjust_layer", &o)) return -1;
+    if (!s || !part) return flux__null("adjust_part", s ? "part" : "state", NULL), -1;
+    if (!flux__check_adjust(s, "adjust_part", &o)) return -1;
     flux__adjusting w = { s, &o, false };
     if (!flux__walk_all(part, flux__adjust_slot, NULL, &w)) return -1;
     if (!w.found)
-        flux__fail("adjust_layer: no parameter of this %s belongs to the model of the state",
+        flux__fail("adjust_part: no parameter of this %s belongs to the model of the state",
                    part->type->name);
     return w.found ? 0 : -1;
 }
@@ -47430,6 +47433,9 @@ FLUX_DEF flux_layer *flux_multiheadattention_with(flux_multiheadattention_opts o
         return (flux_layer *)flux__fail(
             "%s: .rotary is %g, with %lld features a head; it is a base above 1, such as 10000, "
             "and the features are an even number", call, m.rotary, (long long)(qk / m.nheads));
+    if (!(o.dropout >= 0 && o.dropout <= 1))
+        return (flux_layer *)flux__fail("%s: .dropout is %g, which is not within 0 to 1", call,
+                                        (double)o.dropout);
     const int64_t kv_qk = qk / m.nheads * m.kv_heads, kv_v = v / m.nheads * m.kv_heads;
     int h = flux__hide();
     d.bias = o.bias ? FLUX_ON : FLUX_OFF;
@@ -48898,6 +48904,9 @@ static void *flux__bad_guesses(const char *call, const flux_tensor *p, const flu
 static bool flux__take_guesses(const char *call, flux_tensor *p, flux_tensor *y,
                                flux__guesses *g) {
     const bool scores = flux__are_scores(p), hard = !flux__dtypes[p->dtype].real;
+    /* yes and no are classes 1 and 0 */
+    if (scores && y->dtype == FLUX_BOOL && !flux__same_dims(p, y)) y = flux_to_dtype(y, FLUX_U8);
+    if (!y) return false;
     const bool labels = scores ? flux__are_labels(p, y, 0) : hard && flux__same_dims(p, y);
     const bool wide = scores ? flux__same_dims(p, y) : hard && flux__are_labels(y, p, 0);
     if (!labels && !wide) return flux__bad_guesses(call, p, y), false;
@@ -49926,8 +49935,9 @@ static flux_schedule flux__bad_schedule(void) {
 }
 
 /* A schedule of one phase, over after `steps` if another follows. */
-static flux_schedule flux__one_phase(const char *name, double start, double finish, double decay,
-                                     int64_t period, int64_t steps) {
+static flux_schedule flux__one_phase(const char *call, const char *name, double start,
+                                     double finish, double decay, int64_t period,
+                                     int64_t steps) {
     flux_schedule s = flux__bad_schedule();
     flux_rule_opts o = s.phase[0].o;
     const flux__rule_row *row = flux__rule_rows;
@@ -49936,7 +49946,7 @@ static flux_schedule flux__one_phase(const char *name, double start, double fini
     memset((void *)&o.marked, 1, sizeof o.marked);      /* in C++ a struct around a bool */
     o.start = start, o.finish = finish, o.decay = decay, o.period = (double)period;
     for (int i = 0; i < 7 && row->has[i].hyper; i++)
-        if (!flux__check_hyper("schedule", &o, row->has[i].hyper)) return s;
+        if (!flux__check_hyper(call, &o, row->has[i].hyper)) return s;
     s.phase[0].o = o;
     s.n = 1;
     s.steps = steps;
@@ -49945,26 +49955,37 @@ static flux_schedule flux__one_phase(const char *name, double start, double fini
 }
 
 FLUX_DEF flux_schedule flux_schedule_constant(double rate) {
-    return flux__one_phase("Constant", rate, 0, 0, 1, 0);
+    if (!(rate >= 0 && rate <= DBL_MAX)) {
+        flux__fail("schedule_constant: rate is %g, but must be 0 or more and finite", rate);
+        return flux__bad_schedule();
+    }
+    return flux__one_phase("schedule_constant", "Constant", rate, 0, 0, 1, 0);
 }
 FLUX_DEF flux_schedule flux_schedule_step(double start, double decay, int64_t period) {
-    return flux__one_phase("Step", start, 0, decay, period, 0);
+    return flux__one_phase("schedule_step", "Step", start, 0, decay, period, 0);
 }
 FLUX_DEF flux_schedule flux_schedule_exp(double start, double decay) {
-    return flux__one_phase("Exp", start, 0, decay, 1, 0);
+    return flux__one_phase("schedule_exp", "Exp", start, 0, decay, 1, 0);
 }
 FLUX_DEF flux_schedule flux_schedule_restarts(double start, double finish, int64_t period) {
-    return flux__one_phase("CosAnneal", start, finish, 0, period, 0);
+    return flux__one_phase("schedule_restarts", "CosAnneal", start, finish, 0, period, 0);
+}
+/* A schedule that goes from start to finish in so many steps. */
+static flux_schedule flux__one_way(const char *call, const char *name, double start, double finish,
+                                   int64_t steps) {
+    if (steps >= 1) return flux__one_phase(call, name, start, finish, 0, steps, steps);
+    flux__fail("%s: steps is %lld, but must be 1 or more", call, (long long)steps);
+    return flux__bad_schedule();
 }
 FLUX_DEF flux_schedule flux_schedule_cosine(double start, double finish, int64_t steps) {
-    return flux__one_phase("Cosine", start, finish, 0, steps, steps);
+    return flux__one_way("schedule_cosine", "Cosine", start, finish, steps);
 }
 FLUX_DEF flux_schedule flux_schedule_linear(double start, double finish, int64_t steps) {
-    return flux__one_phase("Linear", start, finish, 0, steps, steps);
+    return flux__one_way("schedule_linear", "Linear", start, finish, steps);
 }
 FLUX_DEF flux_schedule flux_schedule_of(flux_schedule_fn fn, void *user) {
     if (!fn) return flux__null("schedule_of", "fn", NULL), flux__bad_schedule();
-    flux_schedule s = flux__one_phase("Function", 0, 0, 0, 1, 0);
+    flux_schedule s = flux__one_phase("schedule_of", "Function", 0, 0, 0, 1, 0);
     s.phase[0].fn = fn;
     s.phase[0].user = user;
     return s;
@@ -49975,6 +49996,10 @@ FLUX_DEF flux_schedule flux_schedule_onecycle(int64_t steps, double most) {
     flux_schedule s[2];
     if (steps < 2) {
         flux__fail("schedule_onecycle: %lld steps, but it takes 2 or more", (long long)steps);
+        return flux__bad_schedule();
+    }
+    if (!(most >= 0 && most <= DBL_MAX)) {
+        flux__fail("schedule_onecycle: most is %g, but must be 0 or more and finite", most);
         return flux__bad_schedule();
     }
     s[0] = flux_schedule_cosine(most / 25, most, rise);
@@ -57191,6 +57216,7 @@ FLUX_DEF flux_tensor *flux_expr_with(const char *formula, int n, const char *nam
                                      flux_tensor *const *values) {
     flux__expr p = { formula, formula, names, values, n, 0, false, NULL, "expr", 0 };
     if (!formula) return (flux_tensor *)flux__null("expr", "formula", formula);
+    if (n > 0 && !names) return (flux_tensor *)flux__null("expr", "names", names);
     if (!flux__expr_check(&p)) return NULL;
     int h = flux__hide();
     flux__term v = flux__expr_parse(&p, FLUX__BIND_CHOICE);

@@ -87,7 +87,7 @@ static bool is_a_call(const char *word);
 static bool names_the_call(const char *said) {
     static const char *const runs[] = { "call", "call_layer", "activations", "gradient", "withgradient", "fmap", "mapleaves", "custom", "train", "summary", "summary_text", "outputsize", "export_c",
         "metric_add", "first", "_each_start", "_each_next", "_each_leave", "loader_text", "print_loader", "setup_named", "rule", "operate", "profile", "swiglu", "multiheadattention" };
-    static const char *const others[][2] = { { "grads_text", "print" }, { "state_text", "print" }, { "adjust_part", "adjust_layer" }, { "_layer_of_fn", "function" },
+    static const char *const others[][2] = { { "grads_text", "print" }, { "state_text", "print" }, { "_layer_of_fn", "function" },
         { "_layer_of_fn2", "function" }, { "plateau", "patience" }, { "early_stopping", "patience" }, { "from_dlpack", "to_dlpack" }, { "from_dlpack_versioned", "to_dlpack" },
         { "topk_accuracy", "onecold" } };
     char word[64], called[64];

@@ -69,7 +69,7 @@ TEST(errors_name_the_call_that_was_made) {
     CHECK_ERROR(flux_masked_fill(whole, flux_gt(x, 0.5), 0.1), "masked_fill: where: the number 0.1 has no place in a tensor of i64");
     CHECK_ERROR(flux_clamp(whole, 0.5, 2), "clamp: max2: the number 0.5 has no place");
     CHECK_ERROR(flux_stack(5, x, x), "stack: unsqueeze: no new dim can stand before dim 5");
-    CHECK_ERROR(flux_randperm((int64_t)1 << 62), "randperm: rand: a tensor of 4.61e+18 elements is too large");
+    CHECK_ERROR(flux_randperm((int64_t)1 << 62), "randperm: 4611686018427387904 numbers");
     CHECK_ERROR(flux_randint_with(0, 5, flux__shape(NULL, 9)), "randint: rand: 9 dimensions");
     CHECK_ERROR(flux_balanced_weights(flux_zeros(0, 3)), "balanced_weights: onecold: y has no classes");
     CHECK_ERROR(flux_perplexity(x, flux_rand(3, 5)), "perplexity: ");

@@ -175,6 +175,7 @@ TEST(draws) {
     for (size_t i = 0; i < sizeof same / sizeof *same; i++)
         CHECK(flux_item(flux_all(flux_eq((flux_tensor *)(uintptr_t)same[i], flux_reshape(likeliest, 3)))) == 1);
     REFUSED(flux_randperm(-1), "randperm: -1 numbers");
+    REFUSED(flux_randperm(INT64_C(1) << 40), "randperm: 1099511627776 numbers, which is not within 0 to 4294967295");
     CHECK(flux_len(flux_randperm(0)) == 0 && flux_item(flux_randperm(1)) == 0);
 }
 
@@ -781,6 +782,7 @@ TEST(attention) {
     REFUSED(flux_dot_product_attention_scores(q, flux_ones(4, 2, 2)), "their features and batch must be the same");
     REFUSED(flux_multiheadattention(0), "multiheadattention: size 0 is 0");
     REFUSED(flux_multiheadattention(8, .nheads = 0), "multiheadattention: 0 heads can't share 8 query and 8 value features evenly");
+    REFUSED(flux_multiheadattention(8, .dropout = -1), "multiheadattention: .dropout is -1, which is not within 0 to 1");
     REFUSED(flux_multiheadattention(8, .nheads = 3), "multiheadattention: 3 heads can't share");
     REFUSED(flux_multiheadattention(8, .nheads = 2, .v = 3), "multiheadattention: 2 heads can't share 8 query and 3 value features");
     REFUSED(flux_multiheadattention(8, .nheads = 4, .kv_heads = 0), "multiheadattention: 0 heads of keys and values for 4 heads of queries");
@@ -1119,13 +1121,14 @@ TEST(rules) {
     flux_schedule s = flux_schedule_constant(0.1), no = s, eight[9], never;
     no.made = false;
     for (int i = 0; i < 9; i++) eight[i] = flux_schedule_linear(1, 0, 2);
-    REFUSED(MADE(flux_schedule_constant(-1)), "schedule: start is -1, but must be 0 or more");
-    REFUSED(MADE(flux_schedule_step(1, 0.5, 0)), "schedule: period is 0, but must be from 1 to 1e15");
-    REFUSED(MADE(flux_schedule_linear(1, 0, 0)), "schedule: ");
-    REFUSED(MADE(flux_schedule_cosine(1, -1, 4)), "schedule: finish is -1");
+    REFUSED(MADE(flux_schedule_constant(-1)), "schedule_constant: rate is -1, but must be 0 or more");
+    REFUSED(MADE(flux_schedule_exp(HUGE_VAL, 0.9)), "schedule_exp: start is inf, but must be a finite number");
+    REFUSED(MADE(flux_schedule_step(1, 0.5, 0)), "schedule_step: period is 0, but must be from 1 to 1e15");
+    REFUSED(MADE(flux_schedule_linear(1, 0, 0)), "schedule_linear: steps is 0, but must be 1 or more");
+    REFUSED(MADE(flux_schedule_cosine(1, -1, 4)), "schedule_cosine: finish is -1");
     REFUSED(MADE(flux_schedule_of(NULL, NULL)), "schedule_of: argument fn is NULL");
     REFUSED(MADE(flux_schedule_onecycle(1, 1)), "schedule_onecycle: 1 steps, but it takes 2 or more");
-    REFUSED(MADE(flux_schedule_onecycle(4, -1)), "schedule: ");
+    REFUSED(MADE(flux_schedule_onecycle(4, -1)), "schedule_onecycle: most is -1");
     CHECK(flux_schedule_onecycle(2, 1).steps == 2 && flux_schedule_at(flux_schedule_onecycle(8, 1), 3) > flux_schedule_at(flux_schedule_onecycle(8, 1), 4) - 1);
     REFUSED(MADE(flux_schedule_for(0, s)), "schedule_for: steps is 0, but must be 1 or more");
     REFUSED(MADE(flux_schedule_sequence_with(0, eight)), "schedule_sequence: of no schedule");
@@ -1159,10 +1162,10 @@ TEST(rules) {
     REFUSED(flux_adjust(state, .global = FLUX_ON), "adjust: global can't be changed");
     TAKES(flux_adjust(w, .couple = FLUX_OFF) == 0 && flux_adjust(paced, .beta = { 0.5, 0.5 }) == 0);
     flux_layer *other = flux_dense(2, 2);
-    REFUSED(flux_adjust_part_with(NULL, model, FLUX_OPTIONS(flux_rule_opts, .eta = 1)), "adjust_layer: argument state is NULL");
-    REFUSED(flux_adjust_part_with(state, NULL, FLUX_OPTIONS(flux_rule_opts, .eta = 1)), "adjust_layer: argument part is NULL");
-    REFUSED(flux_adjust_part_with(state, model, FLUX_OPTIONS(flux_rule_opts, .rho = 1)), "adjust_layer: there is no rho in ");
-    REFUSED(flux_adjust_part_with(state, other, FLUX_OPTIONS(flux_rule_opts, .eta = 1)), "adjust_layer: no parameter of this Dense belongs to the model of the state");
+    REFUSED(flux_adjust_part_with(NULL, model, FLUX_OPTIONS(flux_rule_opts, .eta = 1)), "adjust_part: argument state is NULL");
+    REFUSED(flux_adjust_part_with(state, NULL, FLUX_OPTIONS(flux_rule_opts, .eta = 1)), "adjust_part: argument part is NULL");
+    REFUSED(flux_adjust_part_with(state, model, FLUX_OPTIONS(flux_rule_opts, .rho = 1)), "adjust_part: there is no rho in ");
+    REFUSED(flux_adjust_part_with(state, other, FLUX_OPTIONS(flux_rule_opts, .eta = 1)), "adjust_part: no parameter of this Dense belongs to the model of the state");
 }
 
 TEST(gradients) {
@@ -1545,6 +1548,7 @@ TEST(texts) {
     REFUSED(flux_prewarm_with(model, dims(9)), "prewarm: 9 dimensions");
     REFUSED(flux_expr(NULL, x), "expr: argument ");
     REFUSED(flux_expr("x +", x), "expr: column 4: ");
+    REFUSED(flux_expr_with("x", 1, NULL, (flux_tensor *[]){ x }), "expr: argument names is NULL");
     REFUSED(flux_expr_with("x", 2, "x", (flux_tensor *[]){ x, v }), "expr: variable 1 of 2 in \"x\" is not a plain name");
     REFUSED(flux_expr_with("x", 1, "x, y", (flux_tensor *[]){ x }), "expr: variable 1 of 1 in \"x, y\" is not a plain name");
     REFUSED(flux_expr_with("x", 1, "x + 1", (flux_tensor *[]){ x }), "expr: variable 1 of 1 in \"x + 1\" is not a plain name");

@@ -31,8 +31,8 @@ TEST(formulas) {
         CHECK_NEAR(flux_schedule_at(l, t), t < 5 ? cycle(0, 0.5, 2 / PI * fabs(asin(sin(PI * (t - 1) / 8)))) : 0.5, 1e-15);
     }
     CHECK_ERROR(flux_schedule_at(c, 0), "schedule_at: t is 0, but counts from 1");
-    CHECK_ERROR(flux_schedule_exp(-1, 0.5), "schedule: start is -1, but must be 0 or more");
-    CHECK_ERROR(flux_schedule_step(1, 0.5, 0), "schedule: period is 0, but must be from 1 to 1e15");
+    CHECK_ERROR(flux_schedule_exp(-1, 0.5), "schedule_exp: start is -1, but must be 0 or more");
+    CHECK_ERROR(flux_schedule_step(1, 0.5, 0), "schedule_step: period is 0, but must be from 1 to 1e15");
 }
 
 TEST(one_cycle) {

@@ -71,6 +71,18 @@ TEST(metrics_of_sequences_and_ties) {
 
 static flux_tensor *mean_of_yhat(flux_tensor *yhat, flux_tensor *y) { return (void)y, flux_mean(yhat); }
 
+/* Labels that say yes or no are classes 1 and 0, for scores as for guesses. */
+TEST(metrics_of_yes_and_no) {
+    const float scores[4][2] = { { 1, 0 }, { 0, 1 }, { 1, 0 }, { 0, 1 } };
+    const uint8_t whole[4] = { 0, 1, 1, 0 };
+    const bool yes[4] = { false, true, true, false };
+    flux_tensor *p = flux_from(&scores[0][0], 2, 4), *y = flux_from(yes, 4), *z = flux_from(whole, 4);
+    CHECK_NEAR(flux_item(flux_accuracy(p, y)), 0.5, 0);
+    CHECK(flux_item(flux_all(flux_eq(flux_f1(p, y), flux_f1(p, z)))) == 1);
+    CHECK(flux_item(flux_all(flux_eq(flux_confusion(p, y), flux_confusion(p, z)))) == 1);
+    CHECK_NEAR(flux_item(flux_accuracy(flux_eq(flux_onecold(p), 1), y)), 0.5, 0);
+}
+
 TEST(metrics_over_uneven_batches_are_those_of_all) {
     const flux_fn2 all[] = { flux_accuracy, flux_confusion, flux_precision, flux_recall, flux_f1, flux_perplexity, flux_logitcrossentropy, mean_of_yhat };
     for (int i = 0; i < 8; i++) {

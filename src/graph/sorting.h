@@ -80,7 +80,9 @@ FLUX_DEF flux_tensor *flux_topk(flux_tensor *x, int64_t k, int dim) {
 
 /* The numbers below n in random order. */
 FLUX_DEF flux_tensor *flux_randperm(int64_t n) {
-    if (n < 0) return (flux_tensor *)flux__fail("randperm: %lld numbers", (long long)n);
+    if (n < 0 || n > UINT32_MAX)
+        return (flux_tensor *)flux__fail("randperm: %lld numbers, which is not within 0 to %lld",
+                                         (long long)n, (long long)UINT32_MAX);
     int h = flux__hide_in("randperm");
     flux_tensor *u = flux_rand_with(flux__shape(&n, 1), FLUX_F64);
     return flux__reveal(h, u ? flux__sorted_order("randperm", u, 0, false) : NULL);

@@ -112,12 +112,12 @@ static void flux__adjust_slot(flux_tensor **slot, const char *path, bool trained
 }
 
 FLUX_DEF int flux_adjust_part_with(flux_state *s, flux_layer *part, flux_rule_opts o) {
-    if (!s || !part) return flux__null("adjust_layer", s ? "part" : "state", NULL), -1;
-    if (!flux__check_adjust(s, "adjust_layer", &o)) return -1;
+    if (!s || !part) return flux__null("adjust_part", s ? "part" : "state", NULL), -1;
+    if (!flux__check_adjust(s, "adjust_part", &o)) return -1;
     flux__adjusting w = { s, &o, false };
     if (!flux__walk_all(part, flux__adjust_slot, NULL, &w)) return -1;
     if (!w.found)
-        flux__fail("adjust_layer: no parameter of this %s belongs to the model of the state",
+        flux__fail("adjust_part: no parameter of this %s belongs to the model of the state",
                    part->type->name);
     return w.found ? 0 : -1;
 }

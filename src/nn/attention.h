@@ -380,6 +380,9 @@ FLUX_DEF flux_layer *flux_multiheadattention_with(flux_multiheadattention_opts o
         return (flux_layer *)flux__fail(
             "%s: .rotary is %g, with %lld features a head; it is a base above 1, such as 10000, "
             "and the features are an even number", call, m.rotary, (long long)(qk / m.nheads));
+    if (!(o.dropout >= 0 && o.dropout <= 1))
+        return (flux_layer *)flux__fail("%s: .dropout is %g, which is not within 0 to 1", call,
+                                        (double)o.dropout);
     const int64_t kv_qk = qk / m.nheads * m.kv_heads, kv_v = v / m.nheads * m.kv_heads;
     int h = flux__hide();
     d.bias = o.bias ? FLUX_ON : FLUX_OFF;

@@ -67,6 +67,9 @@ static void *flux__bad_guesses(const char *call, const flux_tensor *p, const flu
 static bool flux__take_guesses(const char *call, flux_tensor *p, flux_tensor *y,
                                flux__guesses *g) {
     const bool scores = flux__are_scores(p), hard = !flux__dtypes[p->dtype].real;
+    /* yes and no are classes 1 and 0 */
+    if (scores && y->dtype == FLUX_BOOL && !flux__same_dims(p, y)) y = flux_to_dtype(y, FLUX_U8);
+    if (!y) return false;
     const bool labels = scores ? flux__are_labels(p, y, 0) : hard && flux__same_dims(p, y);
     const bool wide = scores ? flux__same_dims(p, y) : hard && flux__are_labels(y, p, 0);
     if (!labels && !wide) return flux__bad_guesses(call, p, y), false;

@@ -22,8 +22,9 @@ static flux_schedule flux__bad_schedule(void) {
 }
 
 /* A schedule of one phase, over after `steps` if another follows. */
-static flux_schedule flux__one_phase(const char *name, double start, double finish, double decay,
-                                     int64_t period, int64_t steps) {
+static flux_schedule flux__one_phase(const char *call, const char *name, double start,
+                                     double finish, double decay, int64_t period,
+                                     int64_t steps) {
     flux_schedule s = flux__bad_schedule();
     flux_rule_opts o = s.phase[0].o;
     const flux__rule_row *row = flux__rule_rows;
@@ -32,7 +33,7 @@ static flux_schedule flux__one_phase(const char *name, double start, double fini
     memset((void *)&o.marked, 1, sizeof o.marked);      /* in C++ a struct around a bool */
     o.start = start, o.finish = finish, o.decay = decay, o.period = (double)period;
     for (int i = 0; i < 7 && row->has[i].hyper; i++)
-        if (!flux__check_hyper("schedule", &o, row->has[i].hyper)) return s;
+        if (!flux__check_hyper(call, &o, row->has[i].hyper)) return s;
     s.phase[0].o = o;
     s.n = 1;
     s.steps = steps;
@@ -41,26 +42,37 @@ static flux_schedule flux__one_phase(const char *name, double start, double fini
 }
 
 FLUX_DEF flux_schedule flux_schedule_constant(double rate) {
-    return flux__one_phase("Constant", rate, 0, 0, 1, 0);
+    if (!(rate >= 0 && rate <= DBL_MAX)) {
+        flux__fail("schedule_constant: rate is %g, but must be 0 or more and finite", rate);
+        return flux__bad_schedule();
+    }
+    return flux__one_phase("schedule_constant", "Constant", rate, 0, 0, 1, 0);
 }
 FLUX_DEF flux_schedule flux_schedule_step(double start, double decay, int64_t period) {
-    return flux__one_phase("Step", start, 0, decay, period, 0);
+    return flux__one_phase("schedule_step", "Step", start, 0, decay, period, 0);
 }
 FLUX_DEF flux_schedule flux_schedule_exp(double start, double decay) {
-    return flux__one_phase("Exp", start, 0, decay, 1, 0);
+    return flux__one_phase("schedule_exp", "Exp", start, 0, decay, 1, 0);
 }
 FLUX_DEF flux_schedule flux_schedule_restarts(double start, double finish, int64_t period) {
-    return flux__one_phase("CosAnneal", start, finish, 0, period, 0);
+    return flux__one_phase("schedule_restarts", "CosAnneal", start, finish, 0, period, 0);
+}
+/* A schedule that goes from start to finish in so many steps. */
+static flux_schedule flux__one_way(const char *call, const char *name, double start, double finish,
+                                   int64_t steps) {
+    if (steps >= 1) return flux__one_phase(call, name, start, finish, 0, steps, steps);
+    flux__fail("%s: steps is %lld, but must be 1 or more", call, (long long)steps);
+    return flux__bad_schedule();
 }
 FLUX_DEF flux_schedule flux_schedule_cosine(double start, double finish, int64_t steps) {
-    return flux__one_phase("Cosine", start, finish, 0, steps, steps);
+    return flux__one_way("schedule_cosine", "Cosine", start, finish, steps);
 }
 FLUX_DEF flux_schedule flux_schedule_linear(double start, double finish, int64_t steps) {
-    return flux__one_phase("Linear", start, finish, 0, steps, steps);
+    return flux__one_way("schedule_linear", "Linear", start, finish, steps);
 }
 FLUX_DEF flux_schedule flux_schedule_of(flux_schedule_fn fn, void *user) {
     if (!fn) return flux__null("schedule_of", "fn", NULL), flux__bad_schedule();
-    flux_schedule s = flux__one_phase("Function", 0, 0, 0, 1, 0);
+    flux_schedule s = flux__one_phase("schedule_of", "Function", 0, 0, 0, 1, 0);
     s.phase[0].fn = fn;
     s.phase[0].user = user;
     return s;
@@ -71,6 +83,10 @@ FLUX_DEF flux_schedule flux_schedule_onecycle(int64_t steps, double most) {
     flux_schedule s[2];
     if (steps < 2) {
         flux__fail("schedule_onecycle: %lld steps, but it takes 2 or more", (long long)steps);
+        return flux__bad_schedule();
+    }
+    if (!(most >= 0 && most <= DBL_MAX)) {
+        flux__fail("schedule_onecycle: most is %g, but must be 0 or more and finite", most);
         return flux__bad_schedule();
     }
     s[0] = flux_schedule_cosine(most / 25, most, rise);

@@ -674,6 +674,7 @@ FLUX_DEF flux_tensor *flux_expr_with(const char *formula, int n, const char *nam
                                      flux_tensor *const *values) {
     flux__expr p = { formula, formula, names, values, n, 0, false, NULL, "expr", 0 };
     if (!formula) return (flux_tensor *)flux__null("expr", "formula", formula);
+    if (n > 0 && !names) return (flux_tensor *)flux__null("expr", "names", names);
     if (!flux__expr_check(&p)) return NULL;
     int h = flux__hide();
     flux__term v = flux__expr_parse(&p, FLUX__BIND_CHOICE);
