@@ -343,6 +343,21 @@ TEST(transposed_windows_that_overlap) {
     }
 }
 
+/* Where windows overlap, what a half format's gradient adds up is rounded once, in the end. */
+TEST(overlapping_gradients_of_half_formats_are_rounded_once) {
+    for (int i = 0; i < 8; i++) FLUX_SCOPE {
+        const flux_dtype t = i % 2 ? FLUX_BF16 : FLUX_F16;
+        const int64_t by = 1 + i / 2 % 2, in = i < 4 ? 4 : 2, out = 5 * (3 - by) * in / 2;
+        flux_tensor *x = flux_eval(flux_to_dtype(flux_randn(13, 12, in, 2), t)), *w = flux_eval(flux_to_dtype(flux_randn(3, 3, in, out), t));
+        flux_tensor *y = flux_conv(x, w, .stride = S(by), .pad = S(1)), *of = flux_eval(flux_to_dtype(flux_randn_with(flux_shape_of(y), FLUX_F32), t));
+        flux_tensor *wide = flux_to_dtype(flux_cpu(x), FLUX_F64), *z = flux_conv(wide, flux_to_dtype(flux_cpu(w), FLUX_F64), .stride = S(by), .pad = S(1));
+        flux_tensor *g = flux_to_dtype(flux_cpu(flux_grad(flux_gradient(flux_sum(flux_mul(y, of)), x), x)), FLUX_F64);
+        flux_tensor *h = flux_grad(flux_gradient(flux_sum(flux_mul(z, flux_to_dtype(flux_cpu(of), FLUX_F64))), wide), wide);
+        flux_tensor *most = flux_add(flux_mul(flux_abs(h), t == FLUX_BF16 ? 0x1p-8 : 0x1p-11), 2e-5);
+        if (!CHECK(flux_item(flux_max(flux_sub(flux_abs(flux_sub(g, h)), most))) <= 0)) fprintf(stderr, "    gradient %d\n", i);
+    }
+}
+
 TEST(conv_of_half_formats_and_empty_batches) {
     flux_layer *m = flux_conv_layer(S(3, 3), 2, 3, flux_relu, .pad = S(1));
     flux_tensor *x = flux_randn(5, 4, 2, 2), *y = flux_call(m, x), *z = flux_call(flux_f16(m), flux_to_dtype(x, FLUX_F16));

@@ -371,12 +371,13 @@ static flux_tensor *flux__conv_added(flux_tensor *g, flux_tensor *weight, const 
     }
     step[2 * nd] = contiguous[nd], step[2 * nd + 1] = contiguous[nd + 1];
     kernel = flux_transpose(flux_reshape(kernel, taps, out, groups));
-    y = flux_matmul(flux_reshape(g, flux__product(w->out, nd), out, groups, image.dim[nd + 1]),
-                    kernel);
+    /* what is added up is not rounded to a half format before */
+    y = flux__matmul(flux_reshape(g, flux__product(w->out, nd), out, groups, image.dim[nd + 1]),
+                     kernel, meet);
     y = y ? flux_reshape_with(y, s) : NULL;
     y = y ? flux__as_strided_scatter(y, &image, 0, step, 0, meet) : NULL;
     for (int i = 0; i < nd && y; i++) y = flux_slice(y, i, w->lo[i], w->lo[i] + size[i]);
-    return y;
+    return flux__narrow(y, g->dtype);
 }
 
 /* Whether flux__conv_added is better than a convolution of g: where a group has few channels beside
