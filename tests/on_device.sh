@@ -3,7 +3,8 @@
 device=$1; shift
 cd "$(dirname "$0")/.." || exit 1
 soft=$PWD/build/softgpu
-export FLUX_CACHE_DIR="${FLUX_CACHE_DIR:-$PWD/build/cache-$device}"
+# kernels that are compiled otherwise, watched or from a real compiler's PTX, are others
+export FLUX_CACHE_DIR="${FLUX_CACHE_DIR:-$PWD/build/cache-$device${SOFTGPU_RACES:+-watched}${SOFTGPU_PTX:+-ptx}}"
 case $device in
 soft-*) export SOFTGPU="$soft" SOFTGPU_DEVICES="${device##*[a-z]}" FLUX_CUDA_LIBRARY="$soft/libcuda.so.1" FLUX_NVRTC="$soft/libnvrtc.so.13" \
                FLUX_HIP_LIBRARY="$soft/libamdhip64.so.6" FLUX_HIPRTC="$soft/libhiprtc.so.6" ;;
