@@ -618,7 +618,7 @@ TEST(errors_of_the_call) {
     CHECK_ERROR(flux_expr_with("x", 2, "x, y[0]", values), "expr: variable 2 of 2 in \"x, y[0]\" is not a plain name");
     CHECK_ERROR(flux_expr_with("x", 2, "x", values), "expr: variable 1 of 2");
     CHECK_ERROR(flux_expr_with("x", 1, "x, y", values), "expr: variable 1 of 1");
-    CHECK_ERROR(flux_expr_with("x", 1, NULL, values), "expr: variable 1 of 1");
+    CHECK_ERROR(flux_expr_with("x", 1, NULL, values), "expr: argument names is NULL");
     CHECK_ERROR(flux_expr_with("x", 1, "x", NULL), "expr: argument x is NULL");
     values[1] = NULL;
     CHECK_ERROR(flux_expr_with("x", 2, "x, y", values), "expr: argument y is NULL");

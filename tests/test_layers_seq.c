@@ -345,7 +345,7 @@ TEST(wrong_attention_calls) {
     flux_tensor *x = flux_ones(8, 4, 2), *mask = flux_make_causal_mask(x);
     CHECK_ERROR(flux_multiheadattention(8, .nheads = 3), "multiheadattention: 3 heads can't share 8 query and 8 value features evenly");
     CHECK_ERROR(flux_multiheadattention(0), "multiheadattention: size 0 is 0");
-    CHECK_ERROR(flux_multiheadattention(8, .dropout = 2), "dropout: p is 2");
+    CHECK_ERROR(flux_multiheadattention(8, .dropout = 2), "multiheadattention: .dropout is 2");
     CHECK_ERROR(flux_call(m, flux_ones(7, 4, 2)), "Dense(8 => 8; bias=false) expects dim 0 of size 8, got 7x4x2 f32");
     CHECK_ERROR(flux_call(m, flux_ones(8)), "takes features x steps (x batch), got 8-element f32");
     CHECK_ERROR(flux_call(m, x, x, x, x, x), "got 5 inputs");
