@@ -111,8 +111,9 @@ typedef struct flux__kernel {
 
 /* What a plan knows of a node. out_kernel computes the node, last_kernel is the last that reads it.
    donated: leaf whose buffer the node takes over, or -1. inside: node in whose buffer it lies, from
-   byte `at` on, or -1: an operand of a call that is in place. size_class: that of its bytes, see
-   flux__size_class. stored: the node has a buffer; keep: it has it after the run, too. */
+   byte `at` on, or -1: an operand of a call that is in place, or what a product pads. size_class:
+   that of its bytes, see flux__size_class. stored: the node has a buffer; keep: it has it after the
+   run, too. */
 typedef struct flux__slot_info {
     flux_device device;
     int64_t bytes;

@@ -186,6 +186,66 @@ static void flux__find_inside(flux__plan *plan, const flux__graph *g, int k) {
     }
 }
 
+/* The only node that a kernel stores, or -1. */
+static int flux__only_result(const flux__plan *plan, const flux__kernel *k) {
+    int node = -1;
+    for (int v = 0; v < k->nvalue; v++) {
+        if (k->value[v].out < 0) continue;
+        if (node >= 0) return -1;
+        node = k->value[v].out - plan->nleaf;
+    }
+    return node;
+}
+
+/* Whether batch number i of a product reads, of the image that it pads, nothing but slice number i,
+   of as many elements as the batch has results, as a depthwise convolution does whose results are
+   as many as its x's elements. */
+static bool flux__pads_slice_by_slice(const flux__graph *g, const flux__kernel *k) {
+    const flux__operand *a = &k->operand[0];
+    const flux_shape *x = &a->padding->shape;
+    const flux_tensor *t = g->node[a->padding->node];
+    int64_t whole[FLUX_MAX_DIMS], points = 1, slice = 1, first = a->offset, last = a->offset,
+            batches = 1, slices = 1;
+    int d = 0;
+    for (int p = 2; p < FLUX_MAX_DIMS; p++) batches *= k->full[p];
+    for (; d < x->ndim && points < k->mnk[0]; d++) points *= x->dim[d], slice *= t->dim[d];
+    flux__contiguous_strides(x, whole);
+    for (int i = 0; i < x->ndim; i++)
+        if ((x->dim[i] > 1 && a->padding->stride[i] != whole[i]) ||
+            (i >= d && x->dim[i] != t->dim[i])) return false;
+    for (int i = d; i < x->ndim; i++) slices *= x->dim[i];
+    int64_t next = slice;
+    for (int p = 0; p < FLUX_MAX_DIMS; p++)
+        for (int i = 0; i < a->shape.ndim; i++) {
+            const int64_t step = a->stride[i], n = a->shape.dim[i];
+            if (a->owner[i] != p || n == 1) continue;
+            if (p < 2) *(step < 0 ? &first : &last) += (n - 1) * step;
+            else if (step != next) return false;
+            else next *= n;
+        }
+    return points == k->mnk[0] && k->mnk[1] == 1 && slices == batches && next == slice * batches &&
+           !a->padding->offset && first >= 0 && last < slice;
+}
+
+/* Lets the image that product number k pads itself lie in the memory of its result, if no later
+   kernel reads it and each part of it is read before the result that lies there is written. */
+static void flux__find_in_place(flux__plan *plan, const flux__graph *g, int k) {
+    const flux__kernel *product = &plan->kernel[k];
+    const int node = flux__only_result(plan, product), x = product->operand[0].src - plan->nleaf;
+    if (node < 0 || x < 0 || !flux__pads_slice_by_slice(g, product)) return;
+    flux__slot_info *s = &plan->slot[x];
+    const flux__slot_info *y = &plan->slot[node];
+    bool free = s->stored && !s->keep && s->donated < 0 && s->inside < 0 && s->last_kernel == k &&
+                g->node[x]->dtype == g->node[node]->dtype && s->bytes == y->bytes &&
+                y->donated < 0 && y->inside < 0 &&
+                flux__same_device(s->device, y->device);
+    for (int o = 1; o < product->noperand; o++)
+        free = free && product->operand[o].src != product->operand[0].src;
+    for (int i = 0; i < plan->nnode && free; i++)      /* nothing lies in x itself */
+        free = !plan->slot[i].stored || plan->slot[i].inside != x;
+    if (free) s->inside = node, s->at = 0;
+}
+
 /* Finds for each call the first kernel that reads its result (read_at), before which it is
    finished. What no kernel reads lives as long as the plan, since it is still being written. */
 static void flux__find_calls(flux__plan *plan, const flux__graph *g) {
@@ -208,6 +268,9 @@ static void flux__find_calls(flux__plan *plan, const flux__graph *g) {
             plan->slot[plan->kernel[k].node].last_kernel = plan->nkernel - 1;
         if (plan->kernel[k].call->in_place) flux__find_inside(plan, g, k);
     }
+    for (int k = 0; k < plan->nkernel; k++)
+        if (plan->kernel[k].kind == FLUX__K_MATMUL && plan->kernel[k].operand[0].padding)
+            flux__find_in_place(plan, g, k);
 }
 
 /* Lists the nodes that each kernel stores (outs) and those whose buffers are free after it (frees),
