@@ -23,7 +23,8 @@
    after the last kernel that reads it (frees). A node takes over the buffer of
    the leaf that it replaces (its donated buffer) only if every read of that
    leaf happens before, at the very same point, and no later kernel reads it
-   (flux__may_overwrite). */
+   (flux__may_overwrite). A node lies in the buffer of another one (inside) only if the kernel that
+   makes that is the last to read it, and reads each part before it writes there. */
 
 FLUX__BEGIN_COLD
 
@@ -229,7 +230,7 @@ static bool flux__pads_slice_by_slice(const flux__graph *g, const flux__kernel *
 
 /* Lets the image that product number k pads itself lie in the memory of its result, if no later
    kernel reads it and each part of it is read before the result that lies there is written. */
-static void flux__find_in_place(flux__plan *plan, const flux__graph *g, int k) {
+static void flux__pad_in_place(flux__plan *plan, const flux__graph *g, int k) {
     const flux__kernel *product = &plan->kernel[k];
     const int node = flux__only_result(plan, product), x = product->operand[0].src - plan->nleaf;
     if (node < 0 || x < 0 || !flux__pads_slice_by_slice(g, product)) return;
@@ -244,6 +245,11 @@ static void flux__find_in_place(flux__plan *plan, const flux__graph *g, int k) {
     for (int i = 0; i < plan->nnode && free; i++)      /* nothing lies in x itself */
         free = !plan->slot[i].stored || plan->slot[i].inside != x;
     if (free) s->inside = node, s->at = 0;
+}
+static void flux__find_in_place(flux__plan *plan, const flux__graph *g) {
+    for (int k = 0; k < plan->nkernel; k++)
+        if (plan->kernel[k].kind == FLUX__K_MATMUL && plan->kernel[k].operand[0].padding)
+            flux__pad_in_place(plan, g, k);
 }
 
 /* Finds for each call the first kernel that reads its result (read_at), before which it is
@@ -268,9 +274,6 @@ static void flux__find_calls(flux__plan *plan, const flux__graph *g) {
             plan->slot[plan->kernel[k].node].last_kernel = plan->nkernel - 1;
         if (plan->kernel[k].call->in_place) flux__find_inside(plan, g, k);
     }
-    for (int k = 0; k < plan->nkernel; k++)
-        if (plan->kernel[k].kind == FLUX__K_MATMUL && plan->kernel[k].operand[0].padding)
-            flux__find_in_place(plan, g, k);
 }
 
 /* Lists the nodes that each kernel stores (outs) and those whose buffers are free after it (frees),
@@ -330,6 +333,7 @@ static bool flux__plan_kernels(flux__planner *p, flux__plan *plan, int *order) {
     }
     if (!flux__find_lives(plan, p->g)) return false;
     flux__find_calls(plan, p->g);
+    flux__find_in_place(plan, p->g);
     if (!flux__find_frees(plan)) return false;
     return flux__kernels_ready(plan, p->g);
 }
