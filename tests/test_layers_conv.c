@@ -330,6 +330,7 @@ TEST(transposed_layers_that_tile) {
    stride 1. */
 TEST(transposed_windows_that_overlap) {
     for (int i = 0; i < 24; i++) FLUX_SCOPE {
+        if (test_left_out(i, 3)) continue;
         const int64_t window = 1 + i % 5, by = 1 + i % 3, wide = 3 + i % 7, in = 1 + i % 2, out = 1 + i / 2 % 4;
         const flux_dtype t = i % 4 < 2 ? FLUX_F64 : FLUX_F32;
         flux_tensor *x = flux_eval(flux_to_dtype(flux_floor(flux_mul(flux_rand(wide, in, 2), 9.0)), t)), *w = flux_eval(flux_to_dtype(flux_floor(flux_mul(flux_rand(window, out, in), 9.0)), t));
