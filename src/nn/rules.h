@@ -535,7 +535,7 @@ static bool flux__check_hyper(const char *call, const flux_rule_opts *o, int h) 
     const flux__hyper_row *row = &flux__hypers[h];
     if (v >= row->least && v <= row->most) return true;
     return FLUX__REFUSE("%s: %s is %g, but must be %s", call, row->name, v,
-                        v > DBL_MAX ? "a finite number" : row->want);
+                        v > DBL_MAX && row->most == DBL_MAX ? "a finite number" : row->want);
 }
 
 /* Checks couple (AdamW), centred (RMSProp), global (ClipNorm); sets the default of couple. */
